@@ -1,0 +1,54 @@
+# Everything a learner types. Each target makes ready first what it needs; the second time that takes a second.
+#     make lab     make test     make doctor     make run NN=01     make setup PYTHON=python3.12
+PYTHON ?= python3
+PY := .venv/bin/python
+# An environment that was moved with its folder is made ready again.
+READY := .venv/ready-$(shell pwd -P | cksum | cut -d' ' -f1)
+
+.PHONY: setup lab test test-long run doctor clean
+.DEFAULT_GOAL := lab
+
+setup: $(READY)
+	@$(PY) -m labkit setup
+
+lab: setup
+	@$(PY) -m labkit lab
+
+test: setup
+	@$(PY) -m pytest $(ARGS)
+
+test-long: setup
+	@$(PY) -m pytest -m long $(ARGS)
+
+run: setup
+	@$(PY) -m labkit run $(NN) $(ARGS)
+
+doctor: $(READY)
+	@$(PY) -m labkit doctor $(ARGS)
+
+clean: $(READY)
+	@$(PY) -m labkit clean
+
+say = { printf '%s\n' >&2
+PACKAGE := $(notdir $(PYTHON))-venv
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(say) \
+	  "$(PYTHON) is missing, or older than Python 3.11." \
+	  "Older systems bring a newer Python under a name of its own: python3.11, python3.12, ..." \
+	  "Install one with its venv package, then type: make setup PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || $(say) \
+	  "$(PYTHON) cannot make a virtual environment: venv or ensurepip is missing." \
+	  "Debian and Ubuntu keep them in a package of their own." \
+	  "Type: sudo apt-get install $(PACKAGE)    and then: make setup"; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }
+
+$(READY): pyproject.toml requirements.lock | $(PY)
+	@echo "Installing the Python packages into .venv (once; a minute or two) ..."
+	@$(PY) -m pip install -q --disable-pip-version-check -c requirements.lock setuptools && \
+	$(PY) -m pip install -q --disable-pip-version-check -c requirements.lock --no-build-isolation \
+	  -e ".[queues,database,test]" || $(say) \
+	  "The Python packages could not be installed: see the lines above." \
+	  "The machine may be offline or its disk full, or there is no build of a package for this Python." \
+	  "Mend that, then type again: make setup"; exit 1; }
+	@rm -f .venv/ready-* && touch $@

@@ -1,0 +1,83 @@
+"""The command line: python -m labkit setup | lab | run | doctor | clean."""
+
+import argparse
+import sys
+
+from .errors import LabError
+
+
+def _setup(args) -> int:
+    from . import programs
+
+    try:
+        programs.install(args.program or None)
+    except LabError as error:
+        if args.program or any("00" in program.chapters for program in programs.missing()):
+            raise
+        print(f"{error}\n(The first chapters run without it.)", file=sys.stderr)
+    for name in args.program or programs.needed():
+        if found := programs.find(name):
+            print(f"{found.program.title} {found.version} ({found.path})")
+    return 0
+
+
+def _lab(args) -> int:
+    from . import serve
+
+    return serve.main()
+
+
+def _run(args) -> int:
+    from . import notebooks
+
+    return notebooks.run(args.notebook, args.driver, args.quick)
+
+
+def _doctor(args) -> int:
+    from . import doctor
+
+    return doctor.main(as_json=args.json)
+
+
+def _clean(args) -> int:
+    from . import clean
+
+    return clean.main()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m labkit", description="The laboratory of the course.")
+    commands = parser.add_subparsers(metavar="command", required=True)
+
+    setup = commands.add_parser("setup", help="get the server programs that are missing")
+    setup.add_argument("program", nargs="*", help="which (default: those that the chapters need now)")
+    setup.set_defaults(do=_setup)
+
+    lab = commands.add_parser("lab", help="open the course in JupyterLab")
+    lab.set_defaults(do=_lab)
+
+    run = commands.add_parser("run", help="run one notebook from top to bottom")
+    run.add_argument("notebook", help="its number or name: 00, 01-locks")
+    run.add_argument("--driver", default="auto", help="how servers are started: local, or auto (default)")
+    run.add_argument("--quick", action="store_true", help="shortened times")
+    run.set_defaults(do=_run)
+
+    doctor = commands.add_parser("doctor", help="what this machine has and what it lacks")
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(do=_doctor)
+
+    clean = commands.add_parser("clean", help="remove what a crash left behind")
+    clean.set_defaults(do=_clean)
+
+    args = parser.parse_args(argv)
+    try:
+        return args.do(args)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Sheet: a matplotlib Figure measured in points from its top left corner, and the few shapes our pictures are made of.
+
+Every property is given here and none is taken from matplotlib's rcParams, which belong to the whole process: a
+notebook's own style must not change our pictures, nor they its style, and the panel draws from another thread.
+"""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.text import Text
+from matplotlib.transforms import Affine2D
+
+from .style import INK, TEXT, clean, font
+
+Point = tuple[float, float]
+
+
+class Sheet:
+    """An empty page, `width` by `height` points; y grows downwards. A `tip` is what a mouse over the shape says."""
+
+    def __init__(self, width: float, height: float):
+        self.width, self.height = width, height
+        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none", edgecolor="none", linewidth=0)
+        self._points = Affine2D().scale(1 / 72, -1 / 72).translate(0, height / 72) + self.figure.dpi_scale_trans
+
+    # -- shapes
+    def rect(self, x0: float, x1: float, y0: float, y1: float, **look) -> None:
+        self.shape([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], **look)
+
+    def shape(self, corners: list[Point], **look) -> None:
+        """A closed outline through these corners."""
+        self.path([*corners, corners[0]], _codes(len(corners), closed=True), **look)
+
+    def line(self, points: list[Point], *, stroke: str = INK, thick: float = 1.0, **look) -> None:
+        self.path(points, _codes(len(points)), stroke=stroke, thick=thick, **look)
+
+    def lines(self, pieces: list[list[Point]], *, stroke: str = INK, thick: float = 1.0, **look) -> None:
+        """Many separate lines as one shape."""
+        codes = [code for piece in pieces for code in _codes(len(piece))]
+        if codes:
+            self.path([point for piece in pieces for point in piece], codes, stroke=stroke, thick=thick, **look)
+
+    def dot(self, x: float, y: float, radius: float, **look) -> None:
+        circle = Path.circle((x, y), radius)
+        self.path(circle.vertices, circle.codes, **look)
+
+    def path(
+        self, points, codes, *, fill: str | None = None, stroke: str | None = None, thick: float = 0.0,
+        opacity: float = 1.0, dash: tuple[float, float] | None = None, layer: int = 2, tip: str = "",
+    ) -> None:  # fmt: skip
+        patch = PathPatch(
+            Path(points, codes), facecolor=fill or "none", edgecolor=stroke or "none", linewidth=thick, alpha=opacity,
+            linestyle=(0, dash) if dash else "solid", joinstyle="miter", capstyle="butt", antialiased=True,
+            transform=self._points, zorder=layer, gid=clean(tip) or None,
+        )  # fmt: skip
+        patch.set_sketch_params(None)
+        self.figure.add_artist(patch)
+
+    def hatch(self, x0: float, x1: float, y0: float, y1: float, *, step: float = 4.5, cross: bool = False, **look) -> None:
+        """Slanted lines cut to a rectangle.
+
+        As lines and not as an SVG pattern: a pattern needs an id, and when one page shows the same picture twice and
+        hides the first, browsers lose the pattern of the second.
+        """
+        pieces, high = [], y1 - y0
+        start = x0 - high + step / 2
+        for i in range(int((x1 - start) / step) + 1 if x1 > start else 0):
+            foot = start + i * step  # the line from (foot, y1) up to (foot + high, y0)
+            a, b = max(foot, x0), min(foot + high, x1)
+            if a < b:
+                pieces.append([(a, y1 - (a - foot)), (b, y1 - (b - foot))])
+                if cross:
+                    pieces.append([(a, y0 + (a - foot)), (b, y0 + (b - foot))])
+        self.lines(pieces, **{"thick": 0.8, "opacity": 0.75, **look})
+
+    # -- texts
+    def text(
+        self, x: float, y: float, text: str, *, size: float = TEXT, bold: bool = False, anchor: str = "left",
+        fill: str = INK, opacity: float = 1.0, layer: int = 5,
+    ) -> None:  # fmt: skip
+        """One line whose baseline is at y. anchor: which end of it is at x ("left", "center", "right")."""
+        label = Text(
+            x, y, clean(text), color=fill, alpha=opacity, fontproperties=font(size, bold), horizontalalignment=anchor,
+            verticalalignment="baseline", parse_math=False, usetex=False, transform=self._points, zorder=layer,
+        )  # fmt: skip
+        self.figure.add_artist(label)
+
+
+def _codes(n: int, closed: bool = False) -> list[int]:
+    return [Path.MOVETO] + [Path.LINETO] * (n - 1) + ([Path.CLOSEPOLY] if closed else [])

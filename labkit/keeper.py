@@ -1,0 +1,227 @@
+"""The keeper: one process a lab, in its own session. It forks the workers, spawns the servers, and takes all along.
+
+Single-threaded on purpose: a child asked to die with its parent (PDEATHSIG) dies with the *thread* that made it, and
+the keeper's only thread lives as long as the keeper. When the kernel's pipe closes, when the kernel ends, or on any
+error here, every child is killed, stopped ones and re-parented ones too (the keeper is a subreaper), and the
+folder removed. A pid is safe to signal here, as only the keeper reaps it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from . import links, servers, within
+from .record import LAB, Recorder
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+def _die_with(keeper_pid: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper_pid:  # it died before the wish was made
+        os._exit(1)
+    os.setsid()
+
+
+class Keeper:
+    def __init__(self, control: socket.socket, folder: str, record: str, seed: int, kernel_pid: int):
+        self.control, self.folder, self.seed = control, folder, seed
+        self.recorder = Recorder(record)
+        self.kernel = os.pidfd_open(kernel_pid)
+        self.children: dict[int, dict] = {}  # pid -> name and kind, until reaped
+        self.codes: dict[int, int] = {}  # pid -> wait status, once reaped
+        self.wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        servers.of("redis")  # loaded once, before the forks: nearly every worker needs it
+        self._fork("links", "links", lambda: links.serve(f"{self.folder}/links.sock"))
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        events = selectors.DefaultSelector()
+        for fd in (self.control, self.kernel, self.wakeup):
+            events.register(fd, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in events.select()]
+            if self.kernel in ready:
+                return
+            if self.wakeup in ready:
+                os.read(self.wakeup, 4096)
+                self._reap()
+            if self.control in ready:
+                message, fds, *_ = socket.recv_fds(self.control, 1 << 20, 4)
+                if not message:
+                    return
+                ask = json.loads(message)
+                if ask["op"] == "close":
+                    return
+                try:
+                    answer = getattr(self, f"_do_{ask['op']}")(ask, fds)
+                except OSError as error:
+                    answer = {"error": str(error)}
+                finally:
+                    for fd in fds:
+                        os.close(fd)
+                self.control.send(json.dumps({"id": ask["id"], **answer}).encode())
+
+    # -- requests
+    def _do_ready(self, ask, fds):
+        return {"pid": os.getpid()}
+
+    def _do_worker(self, ask, fds):
+        sock = socket.socket(fileno=os.dup(fds[0]))
+        pid = self._fork(
+            ask["name"], "worker", lambda: within.main(ask["name"], sock, self.recorder, self.folder, self.seed)
+        )
+        sock.close()
+        return {"pid": pid}
+
+    def _do_server(self, ask, fds):
+        keeper_pid = os.getpid()
+        with open(ask["log"], "ab") as log:
+            child = subprocess.Popen(
+                ask["argv"], cwd=ask["cwd"], env={**os.environ, **ask["env"]}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, preexec_fn=lambda: _die_with(keeper_pid),
+            )  # fmt: skip
+        child.returncode = 0  # reaped below, never by the Popen object
+        self.children[child.pid] = {"name": ask["name"], "kind": "server"}
+        if ask["warm"]:
+            servers.of(ask["kind"])  # its client is loaded while it starts, and no worker has to
+        return {"pid": child.pid}
+
+    def _do_signal(self, ask, fds):
+        """Signal a child (`tree`: and all its descendants) and wait until it shows: stopped, running or gone."""
+        self._reap()
+        pid, number = ask["pid"], ask["signal"]
+        if pid not in self.children:
+            return {"gone": True}
+        for one in [*_descendants(pid), pid] if ask.get("tree") else [pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, number)
+        want = {signal.SIGSTOP: "stopped", signal.SIGKILL: "gone"}.get(number)
+        deadline = time.monotonic() + 2
+        while want and time.monotonic() < deadline:
+            if want == "gone":
+                self._reap()
+            if pid not in self.children or (want == "stopped" and _stopped(pid)):
+                break
+            time.sleep(0.0001)
+        return {"gone": pid not in self.children}
+
+    def _do_poll(self, ask, fds):
+        self._reap()
+        return {"alive": ask["pid"] in self.children, "status": self.codes.get(ask["pid"])}
+
+    # -- children
+    def _fork(self, name: str, kind: str, run) -> int:
+        keeper_pid = os.getpid()
+        pid = os.fork()
+        if pid:
+            self.children[pid] = {"name": name, "kind": kind}
+            return pid
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _die_with(keeper_pid)
+            self.control.close()
+            os.close(self.kernel)
+            run()
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            child = self.children.pop(pid, None)
+            self.codes[pid] = status
+            if child:
+                how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else "ended"
+                with contextlib.suppress(Exception):  # a full disk must not stop the reaping
+                    self.recorder.add(LAB, "note", "exit", who=child["name"], of=child["kind"], pid=pid, how=how)
+
+    def end_everything(self) -> None:
+        """Kill all descendants, again and again until there are none; then remove the folder."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for _ in range(200):
+            below = _descendants(os.getpid())
+            if not below:
+                break
+            for pid in below:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.005)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _stat(path: str) -> tuple[str, int] | None:
+    """(state, parent's pid) of a process or thread, None when it is gone."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[1])
+
+
+def _stopped(pid: int) -> bool:
+    """Every thread of it stands still (or it is a zombie)."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    states = [_stat(f"/proc/{pid}/task/{thread}/stat") for thread in threads]
+    return all(state is None or state[0] in "TtZX" for state in states)
+
+
+def _descendants(root: int) -> list[int]:
+    """Pids of all processes below root, deepest first. Zombies count: they must be reaped."""
+    below: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (stat := _stat(f"/proc/{entry}/stat")):
+            below.setdefault(stat[1], []).append(int(entry))
+    found, level = [], [root]
+    while level:
+        level = [child for parent in level for child in below.get(parent, ())]
+        found += level
+    return found[::-1]
+
+
+def main(fd: str, folder: str, record: str, seed: str, kernel_pid: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Held as long as the keeper lives: whoever can take it knows that this lab's folder is a leftover.
+    lock = os.open(f"{folder}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    keeper = Keeper(socket.socket(fileno=int(fd)), folder, record, int(seed), int(kernel_pid))
+    try:
+        keeper.run()
+    finally:
+        keeper.end_everything()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

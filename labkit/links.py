@@ -1,0 +1,208 @@
+"""The link process: every worker's own TCP way to every node, in user space, so that it can be cut and delayed.
+
+A link carries bytes between a worker and a node. Its faults:
+
+black hole  bytes vanish both ways, sockets stay open, the server sees nothing: a network partition
+reset       connections are closed at once, and new ones too: a firewall that rejects
+replies     requests arrive, answers vanish: the client cannot know what happened
+delay       every byte arrives so much later, in order
+
+A connection that lost bytes cannot go on, so healing a link closes it; the client makes a new one.
+Why our own and not a proxy server from elsewhere: see docs/design.md.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+
+from .wire import unix_address
+
+CUTS = ("black hole", "reset", "replies")
+
+
+class _Link:
+    """One way from a worker to a node, with any number of connections."""
+
+    def __init__(self):
+        self.cut: str | None = None
+        self.delay_s = {"requests": 0.0, "replies": 0.0}
+        self.target: tuple[str, int] | None = None
+        self.port = 0
+        self.listener: asyncio.Server | None = None
+        self.pairs: set[_Pair] = set()
+
+    def set_cut(self, how: str | None) -> None:
+        self.cut = how
+        for pair in list(self.pairs):
+            if how == "reset" or (how is None and pair.lost):
+                pair.abort()
+
+
+class _Pair:
+    """One connection: the worker's end, the node's end."""
+
+    def __init__(self, link: _Link):
+        self.link, self.lost = link, False
+        self.requests, self.replies = _End(self, "requests"), _End(self, "replies")
+        link.pairs.add(self)
+
+    def abort(self) -> None:
+        self.link.pairs.discard(self)
+        for end in (self.requests, self.replies):
+            if end.transport:
+                end.transport.abort()
+
+    async def reach_node(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self.replies, *self.link.target)
+        except OSError:
+            self.abort()
+        else:
+            if self.requests.transport:
+                self.requests.transport.resume_reading()
+
+
+class _End(asyncio.Protocol):
+    """Bytes that arrive at this end go out at the other. `direction` is what arrives here."""
+
+    def __init__(self, pair: _Pair, direction: str):
+        self.pair, self.direction = pair, direction
+        self.transport: asyncio.Transport | None = None
+        self._due = 0.0  # when the last delayed piece is due: pieces keep their order
+
+    @property
+    def other(self) -> "_End":
+        return self.pair.replies if self.direction == "requests" else self.pair.requests
+
+    def _swallowed(self) -> bool:
+        cut = self.pair.link.cut
+        return cut == "black hole" or (cut == "replies" and self.direction == "replies")
+
+    def connection_made(self, transport):
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.direction == "replies":
+            return
+        if self.pair.link.cut == "reset":
+            self.pair.abort()
+        elif self.pair.link.cut == "black hole":
+            self.pair.lost = True  # accepted here, and never heard of at the node
+        else:
+            transport.pause_reading()
+            _in_background(self.pair.reach_node())
+
+    def data_received(self, data):
+        self._later(self._pass_on, data)
+
+    def eof_received(self):
+        self._later(self._pass_end)
+        return True  # stay half open: the end travels like the bytes before it
+
+    def connection_lost(self, error):
+        self._later(self._pass_end)
+
+    def _later(self, do, *args):
+        delay = self.pair.link.delay_s[self.direction]
+        loop = asyncio.get_running_loop()
+        if not delay and loop.time() >= self._due:
+            do(*args)
+        else:
+            self._due = max(self._due, loop.time() + delay)
+            loop.call_at(self._due, do, *args)
+
+    def _pass_on(self, data):
+        if self._swallowed():
+            self.pair.lost = True
+        elif self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.write(data)
+
+    def _pass_end(self):
+        if self._swallowed():
+            self.pair.lost = True
+            return
+        self.pair.link.pairs.discard(self.pair)
+        for end in (self.other, self):
+            if end.transport and not end.transport.is_closing():
+                end.transport.close()
+
+    def pause_writing(self):
+        if self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.pause_reading()
+
+    def resume_writing(self):
+        if self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.resume_reading()
+
+
+_running: set[asyncio.Task] = set()
+
+
+def _in_background(coroutine) -> None:
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _running.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_running.discard)
+
+
+def serve(path: str) -> None:
+    """Run the link process: commands arrive as JSON lines on a Unix socket at `path`."""
+    asyncio.run(_serve(path))
+
+
+async def _serve(path: str) -> None:
+    links: dict[tuple[str, str], _Link] = {}
+
+    async def obey(reader, writer):
+        while line := await reader.readline():
+            ask = json.loads(line)
+            link = links.setdefault((ask["who"], ask["node"]), _Link())
+            if ask["op"] == "open":
+                link.target = tuple(ask["target"])
+                if not link.listener:
+                    link.listener = await asyncio.get_running_loop().create_server(
+                        lambda link=link: _Pair(link).requests, "127.0.0.1", 0, backlog=512
+                    )
+                    link.port = link.listener.sockets[0].getsockname()[1]
+            elif ask["op"] == "cut":
+                link.set_cut(ask["how"])
+            elif ask["op"] == "delay":
+                link.delay_s.update(ask["delay_s"])
+            writer.write(json.dumps({"port": link.port}).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    address, folder = unix_address(path)
+    server = await asyncio.start_unix_server(obey, address)
+    os.close(folder)
+    await server.serve_forever()
+
+
+# -- asking the link process, from the kernel or from a worker
+
+
+def _ask(path: str, **ask) -> dict:
+    address, folder = unix_address(path)
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(5)
+            sock.connect(address)
+            sock.sendall(json.dumps(ask).encode() + b"\n")
+            with contextlib.closing(sock.makefile("rb")) as answer:
+                return json.loads(answer.readline())
+    finally:
+        os.close(folder)
+
+
+def open_link(path: str, who: str, node) -> int:
+    """The port on loopback of `who`'s way to `node` (anything with name, host and port)."""
+    return _ask(path, op="open", who=who, node=node.name, target=[node.host, node.port])["port"]
+
+
+def cut_link(path: str, who: str, node_name: str, how: str | None) -> None:
+    """how: one of CUTS, or None to heal."""
+    _ask(path, op="cut", who=who, node=node_name, how=how)
+
+
+def delay_link(path: str, who: str, node_name: str, requests_s: float, replies_s: float) -> None:
+    _ask(path, op="delay", who=who, node=node_name, delay_s={"requests": requests_s, "replies": replies_s})

@@ -1,0 +1,161 @@
+"""The local driver: real server programs as child processes of the keeper, on loopback."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+
+from . import programs, servers
+from .errors import LabError, ServerDied
+from .session import Session
+
+_need = cache(programs.need)  # it asks the program for its version, which takes as long as starting it
+
+
+class Local:
+    """Starts, freezes, wakes and ends server processes for one session."""
+
+    name = "local"
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._reserved: dict[tuple[str, str], socket.socket] = {}
+
+    def start(self, nodes: list) -> None:
+        """Start nodes that belong together (again), wait until all serve. Raises ServerDied with the last log lines."""
+        server = servers.of(nodes[0].kind)
+        program = str(_need(server.program).path)
+        new = [node for node in nodes if not node.ports]
+        for node in new:
+            node.ports = {purpose: self._reserve(node.name, purpose) for purpose in server.ports}
+        if new:
+            server.introduce(new)
+        try:
+            for node in nodes:
+                self._launch(node, server, program)
+            self._wait_ready(nodes, server)
+        except LabError:
+            for node in nodes:
+                self.kill(node)
+            raise
+        if new:
+            server.form(new)
+        for node in nodes:
+            node.state = "running"
+
+    def _launch(self, node, server, program) -> None:
+        folder = self._folder(node)
+        folder.mkdir(exist_ok=True, mode=0o711)
+        launch = server.launch(program, node, str(folder))
+        for path, text in launch.files.items():
+            (folder / path).write_text(text, encoding="utf-8")
+        if launch.user:
+            for path in [folder, *folder.rglob("*")]:
+                shutil.chown(path, launch.user)
+        for argv in launch.before:
+            self._run_first(node, argv, folder, launch.env)
+        node.pid = self._session.ask(
+            "server", name=node.name, argv=launch.argv, cwd=str(folder), env=launch.env, log=str(self._log_path(node))
+        )["pid"]
+
+    def _run_first(self, node, argv, folder, env) -> None:
+        with open(self._log_path(node), "ab") as log:
+            done = subprocess.run(
+                argv,
+                cwd=folder,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                timeout=60,
+            )
+        if done.returncode:
+            raise self._died(node, f"could not be prepared ({Path(argv[0]).name} ended with {done.returncode})")
+
+    def _wait_ready(self, nodes, server) -> None:
+        deadline, looks = time.monotonic() + server.start_s, 0
+        waiting = list(nodes)
+        while waiting := [node for node in waiting if not server.ready(node)]:
+            looks += 1
+            if looks % 20 == 0:
+                for node in nodes:
+                    if not self._session.ask("poll", pid=node.pid)["alive"]:
+                        raise self._died(node, "ended while it was starting")
+            if time.monotonic() > deadline:
+                raise self._died(waiting[0], f"did not answer within {server.start_s:.0f} s")
+            time.sleep(0.0005)
+
+    def _died(self, node, how: str) -> ServerDied:
+        lines = [line for line in self.log(node).splitlines() if line.strip()][-3:]
+        return ServerDied(
+            f"{node.name} {how}.",
+            "Its last words: " + (" / ".join(lines) or "none") + ".",
+            f"Look at the options given to it ({node.options or 'none'}), or run: python -m labkit doctor",
+        )
+
+    def _reserve(self, node_name: str, purpose: str) -> int:
+        """A port that no other lab takes: held by a bound socket that does not listen, which the server's may join."""
+        holder = socket.socket()
+        holder.bind(("127.0.0.1", 0))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved[node_name, purpose] = holder
+        return holder.getsockname()[1]
+
+    # -- faults
+    def pause(self, node) -> None:
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node) -> None:
+        self._signal(node, signal.SIGCONT)
+
+    def kill(self, node) -> None:
+        self._signal(node, signal.SIGKILL)
+
+    def _signal(self, node, number) -> None:
+        tree = servers.of(node.kind).tree
+        gone = self._session.ask("signal", pid=node.pid, signal=int(number), tree=tree)["gone"]
+        if gone and number != signal.SIGKILL:
+            raise self._died(node, "is not running any more")
+
+    def forget_data(self, node) -> None:
+        """Remove everything the (dead) node had on disk."""
+        shutil.rmtree(self._folder(node), ignore_errors=True)
+
+    # -- looks
+    def log(self, node) -> str:
+        try:
+            return self._log_path(node).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def banner(self) -> str:
+        return "local processes"
+
+    def can(self, power: str) -> bool:
+        """The powers of this driver; see the table in docs/design.md."""
+        return power in {"pause", "kill", "restart", "cut", "delay"}
+
+    def _folder(self, node) -> Path:
+        return self._session.folder / node.name
+
+    def _log_path(self, node) -> Path:
+        return self._session.folder / f"{node.name}.log"
+
+    def close(self) -> None:
+        for holder in self._reserved.values():
+            holder.close()
+
+
+def choose(driver: str, session: Session):
+    """The driver of a name; 'auto' takes what this machine has."""
+    if driver in ("auto", "local"):
+        return Local(session)
+    raise LabError(
+        f"There is no driver {driver!r}.",
+        "A driver is how servers are run; this laboratory knows 'local' (processes), and 'auto', which chooses.",
+        'Write Lab("name", driver="auto").',
+    )

@@ -1,0 +1,78 @@
+"""`make lab`: JupyterLab for this course alone: on loopback, behind a token, quiet, and one link to open."""
+
+import os
+import secrets
+import signal
+import sys
+import webbrowser
+
+from . import notebooks
+from .errors import LabError
+
+_FIRST_PORT = 8888
+_CHECK_TIMEOUT_S = 30
+
+
+def main() -> int:
+    """Serve the notebooks until Ctrl-C.
+
+    Raises LabError if JupyterLab cannot start, or does not answer on the link.
+    """
+    first = notebooks.find("00")
+    notebooks.private_settings()
+    from jupyterlab.labapp import LabApp  # takes a second to import
+
+    token = secrets.token_urlsafe(24)
+    server = LabApp.initialize_server(
+        [
+            f"--ServerApp.root_dir={notebooks.FOLDER}",
+            "--ServerApp.ip=127.0.0.1",
+            f"--ServerApp.port={_FIRST_PORT}",
+            "--ServerApp.port_retries=100",  # the next free one, if somebody has it
+            f"--IdentityProvider.token={token}",
+            "--ServerApp.open_browser=False",
+            f"--ServerApp.allow_root={os.geteuid() == 0}",
+            "--ServerApp.answer_yes=True",  # Ctrl-C ends it, without a question
+            "--ServerApp.log_level=ERROR",
+            "--ServerApp.show_banner=False",
+            "--KernelSpecManager.allowed_kernelspecs=python3",  # the one of this environment
+            "--LabApp.news_url=None",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+            "--LabApp.extension_manager=readonly",  # else it asks a package index for extensions
+        ]
+    )
+    link = f"http://127.0.0.1:{server.port}/lab/tree/{first.name}?token={token}"
+    failed: list[LabError] = []
+
+    async def announce() -> None:
+        """Print the link, but only after it has answered."""
+        try:
+            await _answers(link)
+        except OSError as error:
+            failed.append(
+                LabError(
+                    f"JupyterLab started, but does not answer on its link: {error}.",
+                    "Something on this machine may keep connections to 127.0.0.1 away, a firewall for example.",
+                    "Run: make doctor",
+                )
+            )
+            server.stop()
+            return
+        print(f"\nThe laboratory is open (end it with Ctrl-C):\n\n    {link}\n", flush=True)
+        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            webbrowser.open(link)
+
+    signal.signal(signal.SIGHUP, lambda *_: server.stop(from_signal=True))  # the terminal was closed
+    server.io_loop.add_callback(announce)
+    server.start()
+    if failed:
+        raise failed[0]
+    print("The laboratory is closed.", file=sys.stderr)
+    return 0
+
+
+async def _answers(link: str) -> None:
+    """Raises OSError unless the link answers with a page."""
+    from tornado.httpclient import AsyncHTTPClient
+
+    await AsyncHTTPClient().fetch(link, request_timeout=_CHECK_TIMEOUT_S)

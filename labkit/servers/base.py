@@ -1,0 +1,60 @@
+"""What the laboratory needs to know about a server, whatever the driver."""
+
+from dataclasses import dataclass, field
+
+from ..errors import Unsupported
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start one server process.
+
+    argv -- the command; env -- more environment; files -- to write first, {path in the node's folder: text};
+    before -- commands to run to their end first; user -- whom the folder belongs to (None: the caller).
+    """
+
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    before: tuple[list[str], ...] = ()
+    user: str | None = None
+
+
+class Server:
+    """One row of the table. Subclasses are stateless; a node carries the state (ports, role, options, pid)."""
+
+    kind: str  # also the beginning of its nodes' names
+    program: str  # a name in labkit.programs
+    ports: tuple[str, ...] = ("main",)  # the ports it listens on, by purpose; the first is the clients'
+    tree = False  # one node is several processes: signals go to all of them
+    warm = True  # the keeper loads the client before it forks workers; not one that starts threads (grpc)
+    start_s = 15.0  # how long a start may take, with all nodes that belong together
+
+    def introduce(self, nodes) -> None:
+        """Tell nodes that belong together of each other (in `node.options`): ports are known, nothing runs yet."""
+
+    def launch(self, program: str, node, folder: str) -> Launch:
+        """The command that starts `node` in `folder`, on the ports of `node.ports`, with `node.options`."""
+        raise NotImplementedError
+
+    def ready(self, node) -> bool:
+        """One quick look, without waiting: does it really serve (and, together with others, know them)?"""
+        raise NotImplementedError
+
+    def form(self, nodes) -> None:
+        """Once, when all nodes that belong together are ready for the first time: what makes them one."""
+
+    def client(self, host: str, port: int, *, name: str, timeout_s: float, **options):
+        """An ordinary client that waits `timeout_s` for an answer and never retries by itself."""
+        raise NotImplementedError
+
+    def observe(self, w, node, key: str) -> None:
+        """Run in an observer: record on a lane of its own what the server says about `key`, until `w.stopping`."""
+        raise self._has_no("observer", "Let a worker ask it, and record the answer with w.mark(...).")
+
+    def lease(self, client, key: str) -> tuple[str | None, float | None]:
+        """(value now, seconds it has left) of a key; (None, None): no such key; (value, None): it never expires."""
+        raise self._has_no("TTL", 'Wait for something else: lab.until("what it is", lambda: ...).')
+
+    def _has_no(self, what: str, todo: str) -> Unsupported:
+        return Unsupported(f"There is no {what} for {self.kind}.", "This server keeps no such thing.", todo)

@@ -1,0 +1,186 @@
+"""What a notebook function sees as `w`: one client in its own operating-system process."""
+
+import contextlib
+import os
+import random
+import socket
+import sys
+import time
+
+import cloudpickle
+
+from . import links, servers, shipping
+from .errors import LabError
+from .record import Recorder
+from .wire import Wire
+
+# After one of these the request may have been carried out or not.
+# Named, not imported: a worker loads no client that it does not use.
+_UNKNOWN = {
+    "TimeoutError",
+    "ConnectionError",
+    "ConnectionLoss",
+    "OperationalError",
+    "AMQPConnectionError",
+    "ConnectionFailedError",
+}
+
+
+def outcome_of(error: BaseException) -> str:
+    """'unknown' for a timeout or a broken connection, else 'fail'."""
+    return "unknown" if any(c.__name__ in _UNKNOWN for c in type(error).__mro__) else "fail"
+
+
+class Within:
+    """The worker's own side. Every mark and every start of a span is a place where the experiment may stop it."""
+
+    def __init__(self, name: str, wire: Wire, recorder: Recorder, links_path: str):
+        self.name = name
+        self._wire, self._recorder, self._links_path = wire, recorder, links_path
+        self._stops: set[str] = set()
+        self._go = self._stopping = False
+
+    # -- the record
+    def mark(self, name: str, **data) -> None:
+        """Something happened just now. Also a stopping point."""
+        self._recorder.add(self.name, "mark", name, **data)
+        self._stop_here(name)
+
+    def note(self, name: str, **data) -> None:
+        """Like `mark`, but no stopping point: for a helper thread of the worker, which must not wait for the experiment."""
+        self._recorder.add(self.name, "mark", name, **data)
+
+    def begin(self, name: str, **data) -> int:
+        """Begin a span that does not nest; returns its id for `end`. Also a stopping point."""
+        span = self._recorder.add(self.name, "begin", name, **data)
+        self._stop_here(name)
+        return span
+
+    def end(self, span: int, **data) -> None:
+        self._recorder.add(self.name, "end", "", span=span, **data)
+
+    @contextlib.contextmanager
+    def span(self, name: str, **data):
+        """`with w.span("holds", lock="lock", token=t):` ends on exceptions too, with outcome ok, fail or unknown."""
+        span = self.begin(name, **data)
+        try:
+            yield
+        except BaseException as error:
+            self.end(span, outcome=outcome_of(error), error=type(error).__name__)
+            raise
+        self.end(span)
+
+    def wrote(self, resource: str, value, *, ok: bool = True, token=None, seq=None) -> None:
+        """This worker's write was taken (ok) or refused by a resource; a mark on the resource's own lane.
+
+        token -- the fencing token that came with it; seq -- the resource's own order number, if it told one.
+        """
+        self._touch("write", resource, value, ok, token, seq)
+        self._stop_here("wrote")
+
+    def has_read(self, resource: str, value, *, ok: bool = True, token=None, seq=None) -> None:
+        """This worker read a value from a resource, perhaps registering its token there."""
+        self._touch("read", resource, value, ok, token, seq)
+        self._stop_here("read")
+
+    def _touch(self, op, resource, value, ok, token, seq):
+        told = {k: v for k, v in {"token": token, "seq": seq}.items() if v is not None}
+        self._recorder.add(resource, "mark", str(value), by=self.name, op=op, value=value, ok=bool(ok), **told)
+
+    # -- time
+    def work(self, seconds: float) -> None:
+        """Spend time as a job would: the process is alive and does nothing that the experiment looks at."""
+        time.sleep(seconds)
+
+    # -- the way to the servers
+    def address(self, node) -> tuple[str, int]:
+        """(host, port) of this worker's own link to a node: the way that faults can cut or delay."""
+        return "127.0.0.1", links.open_link(self._links_path, self.name, node)
+
+    def client(self, node, *, direct: bool = False, timeout_s: float = 2.0, **options):
+        """An ordinary client of the node's kind (redis.Redis for Redis), through this worker's own link.
+
+        direct -- without the link, for benchmarks: it costs about a third of the throughput.
+        timeout_s -- how long the client waits for an answer. It never retries: a lesson must see each failure.
+        """
+        host, port = (node.host, node.port) if direct else self.address(node)
+        return servers.of(node.kind).client(host, port, name=self.name, timeout_s=timeout_s, **options)
+
+    # -- stopping points
+    def _stop_here(self, where: str) -> None:
+        while self._wire.waiting():
+            self._take()
+        if where in self._stops:
+            self._stops.discard(where)
+            self._go = False
+            self._wire.send("at", where)
+            while not self._go:
+                self._take()
+
+    @property
+    def stopping(self) -> bool:
+        """True once this worker was asked to come to an end (observers are)."""
+        while self._wire.waiting() and not self._stopping:
+            self._take()
+        return self._stopping
+
+    def _take(self) -> None:
+        try:
+            what, *rest = self._wire.recv()
+        except EOFError:  # the kernel is gone; the keeper is about to end this process
+            os._exit(1)
+        if what == "stop_at":
+            self._stops.add(rest[0])
+        elif what == "go":
+            self._go = True
+        elif what == "stop":
+            self._go = self._stopping = True
+
+    def __reduce__(self):
+        raise TypeError("w belongs to one worker's process and cannot leave it; pass values instead")
+
+
+def main(name: str, sock: socket.socket, recorder: Recorder, folder: str, seed: int) -> None:
+    """The life of a worker process, from fork to exit."""
+    out = os.open(output_path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    random.seed(f"{seed}/{name}")
+    wire = Wire(sock)
+    w = Within(name, wire, recorder, f"{folder}/links.sock")
+    wire.send("up", os.getpid())
+    while True:
+        what, *rest = wire.recv()
+        if what == "stop_at":
+            w._stops.add(rest[0])
+        elif what == "run":
+            break
+    sources = {}
+    try:
+        blob, sources = rest
+        function, args, kwargs = shipping.unpack(blob, sources)
+        reply = ("done", cloudpickle.dumps(function(w, *args, **kwargs)))
+    except BaseException as error:
+        reply = ("raised", *_raised(w, error, sources))
+    sys.stdout.flush()
+    with contextlib.suppress(ConnectionError):
+        wire.send(*reply)
+
+
+def _raised(w: Within, error: BaseException, sources: dict) -> tuple:
+    with contextlib.suppress(LabError):
+        w._recorder.add(w.name, "mark", f"raised {type(error).__name__}", raised=True)
+    told = shipping.traceback_text(error, sources)
+    error.__traceback__ = None
+    try:
+        blob = cloudpickle.dumps(error)
+        cloudpickle.loads(blob)  # some exceptions pickle well and cannot be made again
+    except Exception:
+        blob = None
+    return blob, type(error).__name__, str(error), told
+
+
+def output_path(folder: str, name: str) -> str:
+    """The file that takes what a worker prints."""
+    return f"{folder}/{name}.out"
