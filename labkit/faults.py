@@ -18,15 +18,11 @@ class Faults:
         at -- for a worker: let it run to this mark first, and freeze it exactly there. When it wakes, it goes on.
         """
         self._check_open()
+        self._must_be_awake(who)
         if at is not None:
             who.run_to(at)
         with self._verbs:
-            if (who.name, "frozen") in self._faults:
-                raise LabError(
-                    f"{who.name} is frozen already.",
-                    "A cell or the panel froze it before.",
-                    f"Wake it: lab.resume({who.name})",
-                )
+            self._must_be_awake(who)
             if isinstance(who, Node):
                 self._must_run(who)
                 self._driver.pause(who)
@@ -35,12 +31,10 @@ class Faults:
                 raise self._is_over(who)
             else:
                 who.frozen = True
-                if at is not None:
-                    who._send("go")  # read when it wakes
             self._fault(who.name, "frozen", lambda: self.resume(who))
 
     def resume(self, who: Worker | Node) -> None:
-        """Wake what `pause` froze (SIGCONT)."""
+        """Wake what `pause` froze (SIGCONT). A worker that was held at a mark goes on."""
         self._check_open()
         with self._verbs:
             if (who.name, "frozen") not in self._faults:
@@ -56,8 +50,8 @@ class Faults:
             else:
                 who._signal(signal.SIGCONT)
                 who.frozen = False
-                if who.state.startswith("at "):
-                    who.state = "running"
+                if who.state != "new":
+                    who.start()
 
     def kill(self, who: Worker | Node) -> None:
         """End a worker or a node with SIGKILL, which leaves it no time. A killed node never restarts by itself."""
@@ -97,6 +91,14 @@ class Faults:
             self._driver.start([node])
             self._healed(node.name, "dead")
 
+    def _must_be_awake(self, who: Worker | Node) -> None:
+        if (who.name, "frozen") in self._faults:
+            raise LabError(
+                f"{who.name} is frozen already.",
+                "A cell or the panel froze it before.",
+                f"Wake it: lab.resume({who.name})",
+            )
+
     def _must_run(self, node: Node) -> None:
         if node.state != "running":
             raise LabError(
@@ -108,6 +110,7 @@ class Faults:
             )
 
     def _is_over(self, worker: Worker) -> LabError:
+        worker._settle()
         return LabError(
             f"{worker.name} has come to its end already ({worker.state}).",
             "Its function returned, raised, or it was killed; no process is left to touch.",
@@ -132,9 +135,10 @@ class Faults:
         for node in nodes or self.nodes:
             with self._verbs:
                 links.cut_link(self._links, name, node.name, how)
+                for fault in self._link_faults(name, node):
+                    if fault.startswith("cut"):
+                        self._healed(name, fault)
                 fault = f"cut from {node.name}" + ("" if how == "black hole" else f" ({how})")
-                for old in [f for lane, f in self._faults if lane == name and f.startswith(f"cut from {node.name}")]:
-                    self._healed(name, old)
                 self._fault(name, fault, lambda node=node: self.heal(name, node))
 
     def heal(self, worker: Worker | str, *nodes: Node) -> None:
@@ -145,9 +149,8 @@ class Faults:
             with self._verbs:
                 links.cut_link(self._links, name, node.name, None)
                 links.delay_link(self._links, name, node.name, 0.0, 0.0)
-                for lane, fault in list(self._faults):
-                    if lane == name and f" {node.name}" in fault:
-                        self._healed(name, fault)
+                for fault in self._link_faults(name, node):
+                    self._healed(name, fault)
 
     def delay(self, worker: Worker | str, node: Node, ms: float, *, only: str | None = None) -> None:
         """Every byte between worker and node arrives `ms` later, each way; only="requests" or "replies": one way."""
@@ -156,14 +159,18 @@ class Faults:
         with self._verbs:
             requests, replies = (0.0 if only == "replies" else ms / 1e3), (0.0 if only == "requests" else ms / 1e3)
             links.delay_link(self._links, name, node.name, requests, replies)
-            for lane, fault in list(self._faults):
-                if lane == name and fault.endswith(f"late to {node.name}"):
+            for fault in self._link_faults(name, node):
+                if not fault.startswith("cut"):
                     self._healed(name, fault)
             self._fault(name, f"{ms:g} ms late to {node.name}", lambda: self.heal(name, node))
 
     @property
     def _links(self) -> str:
         return f"{self._session.folder}/links.sock"
+
+    def _link_faults(self, worker_name: str, node: Node) -> list[str]:
+        """What is broken on the way between them: "cut from redis-1 (reset)", "5 ms late to redis-1"."""
+        return [f for lane, f in self._faults if lane == worker_name and f.split(" (")[0].endswith(f" {node.name}")]
 
     # -- what is broken now
     def _fault(self, lane: str, fault: str, heal) -> None:

@@ -8,7 +8,6 @@ folder removed. A pid is safe to signal here, as only the keeper reaps it.
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import selectors
@@ -34,8 +33,8 @@ def _die_with(keeper_pid: int) -> None:
 
 
 class Keeper:
-    def __init__(self, control: socket.socket, folder: str, record: str, seed: int, kernel_pid: int):
-        self.control, self.folder, self.seed = control, folder, seed
+    def __init__(self, control: socket.socket, lock: int, folder: str, record: str, seed: int, kernel_pid: int):
+        self.control, self.lock, self.folder, self.seed = control, lock, folder, seed
         self.recorder = Recorder(record)
         self.kernel = os.pidfd_open(kernel_pid)
         self.children: dict[int, dict] = {}  # pid -> name and kind, until reaped
@@ -45,7 +44,8 @@ class Keeper:
     def run(self) -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         servers.of("redis")  # loaded once, before the forks: nearly every worker needs it
-        self._fork("links", "links", lambda: links.serve(f"{self.folder}/links.sock"))
+        with links.listen(f"{self.folder}/links.sock") as listener:
+            self._fork("links", "links", lambda: links.serve(listener))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         events = selectors.DefaultSelector()
@@ -105,18 +105,34 @@ class Keeper:
         pid, number = ask["pid"], ask["signal"]
         if pid not in self.children:
             return {"gone": True}
-        for one in [*_descendants(pid), pid] if ask.get("tree") else [pid]:
+        whole = [pid]
+        if ask.get("tree"):
+            whole = self._stop_all(pid) if number != signal.SIGCONT else [pid, *_descendants(pid)]
+        for one in whole[::-1]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, number)
-        want = {signal.SIGSTOP: "stopped", signal.SIGKILL: "gone"}.get(number)
+        want = {signal.SIGSTOP: _stopped, signal.SIGKILL: self._gone}.get(number)
         deadline = time.monotonic() + 2
-        while want and time.monotonic() < deadline:
-            if want == "gone":
-                self._reap()
-            if pid not in self.children or (want == "stopped" and _stopped(pid)):
-                break
+        while want and not all(map(want, whole)) and time.monotonic() < deadline:
             time.sleep(0.0001)
+        self._reap()
         return {"gone": pid not in self.children}
+
+    def _stop_all(self, root: int) -> list[int]:
+        """Stop a process and all below it, the root first, until none is left that could still fork a new one."""
+        deadline = time.monotonic() + 2
+        while True:
+            whole = [root, *_descendants(root)]
+            moving = [pid for pid in whole if not _stopped(pid)]
+            if not moving or time.monotonic() > deadline:
+                return whole
+            for pid in moving:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
+    def _gone(self, pid: int) -> bool:
+        self._reap()
+        return _stat(f"/proc/{pid}/stat") is None
 
     def _do_poll(self, ask, fds):
         self._reap()
@@ -133,9 +149,11 @@ class Keeper:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _die_with(keeper_pid)
             self.control.close()
             os.close(self.kernel)
+            os.close(self.lock)  # what outlives a killed keeper must not look like one
             run()
             code = 0
         except BaseException:
@@ -156,26 +174,35 @@ class Keeper:
             child = self.children.pop(pid, None)
             self.codes[pid] = status
             if child:
-                how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else "ended"
+                how = f"killed by {_signal_name(os.WTERMSIG(status))}" if os.WIFSIGNALED(status) else "ended"
                 with contextlib.suppress(Exception):  # a full disk must not stop the reaping
                     self.recorder.add(LAB, "note", "exit", who=child["name"], of=child["kind"], pid=pid, how=how)
 
-    def end_everything(self) -> None:
-        """Kill all descendants, again and again until there are none; then remove the folder."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for _ in range(200):
-            below = _descendants(os.getpid())
-            if not below:
-                break
-            for pid in below:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            time.sleep(0.005)
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+def _end_everything(folder: str) -> None:
+    """Kill all descendants, again and again until there are none; then remove the folder."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for _ in range(200):
+        below = _descendants(os.getpid())
+        if not below:
+            break
+        for pid in below:  # parents first: PostgreSQL's would make new children, and shared memory that outlives them
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 def _stat(path: str) -> tuple[str, int] | None:
@@ -199,7 +226,7 @@ def _stopped(pid: int) -> bool:
 
 
 def _descendants(root: int) -> list[int]:
-    """Pids of all processes below root, deepest first. Zombies count: they must be reaped."""
+    """Pids of all processes below root, parents before children. Zombies count: they must be reaped."""
     below: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := _stat(f"/proc/{entry}/stat")):
@@ -208,19 +235,16 @@ def _descendants(root: int) -> list[int]:
     while level:
         level = [child for parent in level for child in below.get(parent, ())]
         found += level
-    return found[::-1]
+    return found
 
 
-def main(fd: str, folder: str, record: str, seed: str, kernel_pid: str) -> None:
+def main(control: str, lock: str, folder: str, record: str, seed: str, kernel_pid: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Held as long as the keeper lives: whoever can take it knows that this lab's folder is a leftover.
-    lock = os.open(f"{folder}/keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    keeper = Keeper(socket.socket(fileno=int(fd)), folder, record, int(seed), int(kernel_pid))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        keeper.run()
+        Keeper(socket.socket(fileno=int(control)), int(lock), folder, record, int(seed), int(kernel_pid)).run()
     finally:
-        keeper.end_everything()
+        _end_everything(folder)
 
 
 if __name__ == "__main__":

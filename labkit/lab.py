@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import os
 import pickle
-import signal
 import threading
 import time
 
@@ -103,6 +102,10 @@ class Lab(Faults):
         made = self._new_nodes("redis", ["single"] * n, config=config or {})
         return made[0] if n == 1 else made
 
+    def postgres(self, *, config: dict | None = None) -> Node:
+        """One PostgreSQL with an empty database. config -- settings as postgresql.conf names them."""
+        return self._new_nodes("postgres", ["single"], config=config or {})[0]
+
     def _new_nodes(self, kind: str, roles: list[str], **options) -> list[Node]:
         """Start nodes that belong together, one a role, and wait until all of them serve."""
         self._check_open()
@@ -136,6 +139,7 @@ class Lab(Faults):
     def watch(self, node: Node, key: str) -> None:
         """Let an observer record what the server says about a key, as a lane of its own, until the run ends."""
         self._check_open()
+        self._must_run(node)
         run = self._current_run()
         self._observers += 1
         observer = Worker(self, f"{OBSERVER}{self._observers}", observe, (node, key), {})
@@ -156,7 +160,8 @@ class Lab(Faults):
         if self.run_now is not None:
             print(f"(the run {self.run_now.title!r} was still going on and was ended)")
             self._end_run(self.run_now)
-        run._start, self.run_now = self._recorder.size(), run
+        run._start, run._stop, run._frozen, run.workers = self._recorder.size(), None, None, {}
+        self.run_now = run
         self._recorder.add(LAB, "note", "run", title=run.title)
         for (lane, fault), entry in self._faults.items():  # nodes that are dead since an earlier run
             entry[0] = self._recorder.add(lane, "begin", fault, fault=True)
@@ -164,7 +169,6 @@ class Lab(Faults):
     def _end_run(self, run: Run) -> None:
         if self.run_now is not run:
             return
-        self.run_now = None
         if not self._session.closed:
             with contextlib.suppress(LabError):
                 self._end_workers(run)
@@ -177,6 +181,7 @@ class Lab(Faults):
         for worker in run.workers.values():
             worker._close()
         run._stop = self._recorder.size()
+        self.run_now = None  # last, so that an end that was interrupted is made good by the next run
 
     def _end_workers(self, run: Run) -> None:
         observers = [w for w in run.workers.values() if w.name[0] == OBSERVER and not w._over]
@@ -187,8 +192,10 @@ class Lab(Faults):
         for observer in observers:  # they close their spans themselves
             with contextlib.suppress(LabError):
                 observer._send("stop")
-                observer._finish(*_split(observer._next("end", 2)))
-            observer._signal(signal.SIGKILL)
+                observer._await("end", 2)
+            observer._kill()
+            if observer.state == "raised":
+                print(f"(a watch ended early: {observer._result})")
 
     # -- waiting
     def until(self, what: str, condition, timeout_s: float = 10) -> None:
@@ -214,6 +221,8 @@ class Lab(Faults):
 
     def wait_gone(self, node: Node, key: str) -> None:
         """Wait until the value that `key` has now is gone: expired, deleted, replaced. Bound: its TTL and 2 s more."""
+        self._check_open()
+        self._must_run(node)
         client, server = node.client(), servers.of(node.kind)
         value, left_s = server.lease(client, key)
         if value is None or left_s is None:
@@ -251,6 +260,12 @@ class Lab(Faults):
                 "A cell closed it, or a later Lab(...) of the same name took its place.",
                 f'Run the cell again that says: lab = Lab("{self.name}", ...)',
             )
+        if os.getpid() != self._pid:
+            raise LabError(
+                f"The lab {self.name!r} belongs to another process.",
+                "This one was forked from it (multiprocessing does so), and two cannot give orders to one laboratory.",
+                "Use lab.worker(...) for a client in a process of its own.",
+            )
 
     @property
     def closed(self) -> bool:
@@ -283,7 +298,3 @@ class Lab(Faults):
         n = len(self.nodes)
         closed = ", closed" if self._session.closed else ""
         return f"Lab({self.name}, {self._driver.name}, {n} node{'s' * (n != 1)}{closed})"
-
-
-def _split(message: tuple) -> tuple:
-    return message[0], message[1:]

@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import socket
 
+from .errors import LabError
 from .wire import unix_address
 
 CUTS = ("black hole", "reset", "replies")
@@ -60,7 +62,9 @@ class _Pair:
         except OSError:
             self.abort()
         else:
-            if self.requests.transport:
+            if self.requests.transport.is_closing():  # aborted meanwhile: nobody will ever come through here
+                self.abort()
+            else:
                 self.requests.transport.resume_reading()
 
 
@@ -145,12 +149,26 @@ def _in_background(coroutine) -> None:
     task.add_done_callback(_running.discard)
 
 
-def serve(path: str) -> None:
-    """Run the link process: commands arrive as JSON lines on a Unix socket at `path`."""
-    asyncio.run(_serve(path))
+def listen(path: str) -> socket.socket:
+    """The Unix socket at `path` that takes commands: made before the link process is, so nobody comes too early."""
+    address, folder = unix_address(path)
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen(512)
+    finally:
+        os.close(folder)
+    return listener
 
 
-async def _serve(path: str) -> None:
+def serve(listener: socket.socket) -> None:
+    """Run the link process: commands arrive as JSON lines."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection takes two
+    asyncio.run(_serve(listener))
+
+
+async def _serve(listener: socket.socket) -> None:
     links: dict[tuple[str, str], _Link] = {}
 
     async def obey(reader, writer):
@@ -172,9 +190,7 @@ async def _serve(path: str) -> None:
             await writer.drain()
         writer.close()
 
-    address, folder = unix_address(path)
-    server = await asyncio.start_unix_server(obey, address)
-    os.close(folder)
+    server = await asyncio.start_unix_server(obey, sock=listener)
     await server.serve_forever()
 
 
@@ -182,16 +198,23 @@ async def _serve(path: str) -> None:
 
 
 def _ask(path: str, **ask) -> dict:
-    address, folder = unix_address(path)
     try:
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(5)
-            sock.connect(address)
-            sock.sendall(json.dumps(ask).encode() + b"\n")
-            with contextlib.closing(sock.makefile("rb")) as answer:
-                return json.loads(answer.readline())
-    finally:
-        os.close(folder)
+        address, folder = unix_address(path)
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(5)
+                sock.connect(address)
+                sock.sendall(json.dumps(ask).encode() + b"\n")
+                with contextlib.closing(sock.makefile("rb")) as answer:
+                    return json.loads(answer.readline())
+        finally:
+            os.close(folder)
+    except (OSError, ValueError) as error:
+        raise LabError(
+            f"The process that carries the links does not answer: {error}.",
+            "It, or the keeper of this lab, was ended from outside.",
+            "Run the cell with Lab(...) again; leftovers, if any, go with: python -m labkit clean",
+        ) from None
 
 
 def open_link(path: str, who: str, node) -> int:

@@ -1,5 +1,7 @@
 """The local driver: real server programs as child processes of the keeper, on loopback."""
 
+import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -10,9 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from . import programs, servers
+from .clock import Clock, library
 from .errors import LabError, ServerDied
 from .session import Session
 
+_CLOCK_LINK = "clock.so"
+_IPC_RMID = 0
 _need = cache(programs.need)  # it asks the program for its version, which takes as long as starting it
 
 
@@ -37,14 +42,16 @@ class Local:
         try:
             for node in nodes:
                 self._launch(node, server, program)
-            self._wait_ready(nodes, server)
-        except LabError:
+            self._wait(nodes, server, server.ready)
+            if new:
+                server.form(new)
+                self._wait(new, server, server.formed)
+        except BaseException:  # an interrupted cell leaves no half-made nodes behind either
             for node in nodes:
                 self.kill(node)
             raise
-        if new:
-            server.form(new)
         for node in nodes:
+            _let_go_of_shared_memory(node.pid)
             node.state = "running"
 
     def _launch(self, node, server, program) -> None:
@@ -52,15 +59,18 @@ class Local:
         folder.mkdir(exist_ok=True, mode=0o711)
         launch = server.launch(program, node, str(folder))
         for path, text in launch.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True, mode=0o711)
             (folder / path).write_text(text, encoding="utf-8")
         if launch.user:
             for path in [folder, *folder.rglob("*")]:
                 shutil.chown(path, launch.user)
         for argv in launch.before:
             self._run_first(node, argv, folder, launch.env)
+        env = {**launch.env, **(self._moved_by(self.clock(node)) if server.clock else {})}
         node.pid = self._session.ask(
-            "server", name=node.name, argv=launch.argv, cwd=str(folder), env=launch.env, log=str(self._log_path(node))
-        )["pid"]
+            "server", name=node.name, argv=launch.argv, cwd=str(folder), env=env, log=str(self._log_path(node)),
+            kind=server.kind, warm=server.warm,
+        )["pid"]  # fmt: skip
 
     def _run_first(self, node, argv, folder, env) -> None:
         with open(self._log_path(node), "ab") as log:
@@ -76,10 +86,10 @@ class Local:
         if done.returncode:
             raise self._died(node, f"could not be prepared ({Path(argv[0]).name} ended with {done.returncode})")
 
-    def _wait_ready(self, nodes, server) -> None:
+    def _wait(self, nodes, server, ready) -> None:
         deadline, looks = time.monotonic() + server.start_s, 0
         waiting = list(nodes)
-        while waiting := [node for node in waiting if not server.ready(node)]:
+        while waiting := [node for node in waiting if not ready(node)]:
             looks += 1
             if looks % 20 == 0:
                 for node in nodes:
@@ -125,6 +135,26 @@ class Local:
         """Remove everything the (dead) node had on disk."""
         shutil.rmtree(self._folder(node), ignore_errors=True)
 
+    def clock(self, node) -> Clock:
+        """The node's wall clock. It belongs to the machine, so to say: it stays as it is over a restart."""
+        return Clock(self._session.folder / f"{node.name}.clock")
+
+    def _moved_by(self, its_clock: Clock) -> dict[str, str]:
+        """The environment that puts a process under this clock; it costs nothing that could be measured."""
+        made = library()
+        if not made:
+            return {}
+        link = self._session.folder / _CLOCK_LINK
+        if not link.is_symlink():
+            link.symlink_to(made)
+        preload = [f"../{_CLOCK_LINK}", *filter(None, [os.environ.get("LD_PRELOAD")])]  # paths in it can have no blanks
+        return {"LD_PRELOAD": ":".join(preload), "LABKIT_CLOCK": str(its_clock.path)}
+
+    def moves_clock(self, node) -> bool:
+        """Is this very process under a clock of ours? (A static program, or a folder without exec rights, is not.)"""
+        made = library()
+        return bool(made) and made.name in Path(f"/proc/{node.pid}/maps").read_text(errors="replace")
+
     # -- looks
     def log(self, node) -> str:
         try:
@@ -148,6 +178,17 @@ class Local:
     def close(self) -> None:
         for holder in self._reserved.values():
             holder.close()
+
+
+def _let_go_of_shared_memory(pid: int) -> None:
+    """Mark the System V segments that a running server made (PostgreSQL does), so that they go when it goes.
+
+    They belong to no process: without this, each SIGKILL would leave one behind for ever.
+    """
+    with contextlib.suppress(OSError), open("/proc/sysvipc/shm", encoding="ascii") as table:
+        for _, shmid, _, _, maker, _, attached, *_ in [line.split() for line in table][1:]:
+            if int(maker) == pid and int(attached):
+                ctypes.CDLL(None).shmctl(int(shmid), _IPC_RMID, None)
 
 
 def choose(driver: str, session: Session):

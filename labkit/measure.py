@@ -1,4 +1,4 @@
-"""Numbers from a record: windows, rates, backlogs, quantiles. Pure functions; times in seconds, nothing is drawn here."""
+"""Numbers from a record: windows, rates, backlogs, quantiles. Pure functions; times in seconds."""
 
 import math
 from bisect import bisect_right
@@ -14,8 +14,8 @@ Step = tuple[float, int]  # from this time (s) on, this count
 def window(times_s: Iterable[float], window_s: float) -> list[Step]:
     """How many of these moments lay in the last `window_s` seconds, as steps [(t, count), …] by time.
 
-    The window at time t is (t - window_s, t]: a moment counts at once, and no more exactly one window later. This is the
-    sliding window that a limiter promises something about, whatever windows it keeps for itself.
+    The window at time t is (t - window_s, t]: a moment counts at once, and no more exactly one window later. This is
+    the sliding window that a limiter promises something about, whatever windows it keeps for itself.
     """
     if not window_s > 0:
         raise LabError(
@@ -46,7 +46,7 @@ def _steps(up: list[float], down: list[float]) -> list[Step]:
 def rates(times_s: Iterable[float], bin_s: float, until_s: float | None = None) -> list[tuple[float, float]]:
     """Events a second in bins of `bin_s` from 0 to `until_s` (None: the last event), as [(start of the bin, rate), …].
 
-    The last bin may reach past `until_s`; its rate counts the whole bin, so a run that just began looks slow, never fast.
+    The last bin may reach past `until_s`; its rate is of the whole bin, so a run that just began looks slow, never fast.
     """
     if not bin_s > 0:
         raise LabError(

@@ -10,7 +10,7 @@ class Node:
     """
 
     def __init__(self, lab, name: str, kind: str, role: str = "single", options: dict | None = None):
-        self._lab, self.name, self.kind, self.role = lab, name, kind, role
+        self._lab, self.name, self.kind, self._role = lab, name, kind, role
         self.options = options or {}
         self.host, self.ports, self.pid, self.state = "127.0.0.1", {}, 0, "new"
 
@@ -18,6 +18,13 @@ class Node:
     def port(self) -> int:
         """The clients' port."""
         return next(iter(self.ports.values()), 0)
+
+    @property
+    def role(self) -> str:
+        """What it is now: the server is asked, as a failover changes it. While it gives no answer: what it was last."""
+        if self.state == "running":
+            self._role = servers.of(self.kind).role(self) or self._role
+        return self._role
 
     def client(self, *, timeout_s: float = 2.0, **options):
         """A client for a look from the notebook: straight to the node, past all links. Never retries by itself."""

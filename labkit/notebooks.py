@@ -21,7 +21,8 @@ def find(which: str) -> Path:
     word = which.removesuffix(".ipynb")
     known = sorted(FOLDER.glob("[0-9][0-9]*.ipynb"))
     for path in known:
-        if word == path.stem or word.rjust(2, "0") == path.stem.split("-")[0]:
+        number = path.stem.split("-")[0]
+        if word in (path.stem, number, number.removeprefix("0")):
             return path
     raise LabError(
         f"There is no notebook {which!r} in {FOLDER}.",
@@ -54,6 +55,10 @@ def private_settings() -> None:
                 "Name another one: export LABKIT_HOME=/a/folder/of/yours",
             ) from None
         os.environ[variable] = str(folder)
+    profile = home() / "jupyter" / "ipython" / "profile_default"
+    profile.mkdir(exist_ok=True)
+    # A new kernel warns on the terminal that it listens on TCP; here that is loopback, and every message is signed.
+    (profile / "ipython_kernel_config.json").write_text('{"IPKernelApp": {"log_level": 40}}\n')
 
 
 def run(which: str, driver: str = "auto", quick: bool = False) -> int:
@@ -71,6 +76,7 @@ def run(which: str, driver: str = "auto", quick: bool = False) -> int:
                 Path(folder) / path.name,
                 parameters={"DRIVER": driver, "QUICK": quick},
                 kernel_name="python3",
+                language="python",
                 cwd=path.parent,
                 progress_bar=sys.stderr.isatty(),
                 execution_timeout=_CELL_TIMEOUT_S,

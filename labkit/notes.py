@@ -359,9 +359,10 @@ def block(label: str, lines: list[str], edge: str) -> str:
 def _show_table(caption: str, head: tuple, rows: list[tuple]) -> None:
     text = [caption, *("  " + " | ".join(row) for row in [head, *rows])]
     left = 'style="text-align: left; vertical-align: top"'
-    heads = "".join(f'<th scope="col" {left}>{escape(name)}</th>' for name in head)
+    name = 'style="text-align: left; vertical-align: top; white-space: nowrap"'
+    heads = "".join(f'<th scope="col" {left}>{escape(value)}</th>' for value in head)
     body = "".join(
-        f'<tr><th scope="row" {left}>{escape(row[0])}</th>'
+        f'<tr><th scope="row" {name}>{escape(row[0])}</th>'
         + "".join(f"<td {left}>{escape(value)}</td>" for value in row[1:])
         + "</tr>"
         for row in rows

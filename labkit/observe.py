@@ -21,7 +21,7 @@ class Lane:
     def __init__(self, w, node, key: str):
         self.name, self.value = f"{key} ({node.name} says)", None
         self._w, self._node, self._span, self._watching = w, node, None, False
-        self._mute = None
+        self._mute, self.length = None, 0
 
     def watching(self) -> None:
         """Say once that the watch stands, so that the experiment may go on."""
@@ -30,18 +30,24 @@ class Lane:
             self._watching = True
             self._w._stop_here(WATCHING)
 
-    def owner(self, value, ttl_ms=None) -> None:
-        """The value is this now (None: no such key); a change closes one span and begins the next."""
+    def owner(self, value, ttl_ms=None, **data) -> None:
+        """The value is this now (None: no such key); a change closes one span and begins the next.
+
+        data -- what the server tells with it: a revision, a transaction number.
+        """
+        self.heard()
         if value == self.value:
             return
         self._close()
         if value is not None:
-            self._span = self._add("begin", "owner", owner=value, ttl_ms=ttl_ms)
+            self._span = self._add("begin", "owner", owner=value, ttl_ms=ttl_ms, **data)
         self.value = value
 
     def appended(self, values) -> None:
+        """These came to the end of a list; `length` counts them, also over a time without an answer."""
         for value in values:
             self._add("mark", str(value), value=value)
+        self.length += len(values)
 
     def mark(self, name: str, **data) -> None:
         self._add("mark", name, **data)
@@ -50,8 +56,11 @@ class Lane:
         """The server does not answer (or the watch ends): what was last seen is no longer known."""
         self._close()
         self.value = None
-        if self._mute is None and not self._w.stopping:
+        if self._w.stopping:
+            return
+        if self._mute is None:
             self._mute = self._add("begin", "no answer", fault=True)
+        self._w.work(0.02)  # a dead server refuses at once, and asking it takes a whole processor
 
     def heard(self) -> None:
         if self._mute is not None:

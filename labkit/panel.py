@@ -81,7 +81,7 @@ def actions(lab, who) -> list[Action]:
 
 def link_actions(lab, worker, node) -> list[Action]:
     """What can be done to a worker's way to a node."""
-    broken = any(lane == worker.name and f" {node.name}" in fault for lane, fault in lab._faults)
+    broken = bool(lab._link_faults(worker.name, node))
     return [
         Action(f"cut {worker.name} from {node.name}", lambda: lab.cut(worker, node), not broken),
         Action(f"heal {worker.name} to {node.name}", lambda: lab.heal(worker, node), broken),

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -262,15 +263,18 @@ def _as_root() -> list[str] | None:
 def _run(command: list[str]) -> None:
     """Run to the end, also when interrupted: the script puts the system's settings back before it leaves."""
     interrupted = False
+
+    def interrupt(*_) -> None:  # the script has got the same signal from the terminal, and knows when it can stop
+        nonlocal interrupted
+        interrupted = True
+        print("Stopping, as soon as no package would be left half installed ...", file=sys.stderr, flush=True)
+
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        while True:
-            try:
-                code = process.wait()
-                break
-            except KeyboardInterrupt:
-                interrupted = True
-                print("Stopping, as soon as no package would be left half installed ...", file=sys.stderr, flush=True)
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            code = subprocess.run(command, stdout=log, stderr=log).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)
         log.seek(0)
         last = [line.strip() for line in log.read().splitlines() if line.strip()][-3:]
     if interrupted:

@@ -9,12 +9,11 @@ import webbrowser
 from . import notebooks
 from .errors import LabError
 
-_FIRST_PORT = 8888
 _CHECK_TIMEOUT_S = 30
 
 
-def main() -> int:
-    """Serve the notebooks until Ctrl-C.
+def main(port: int = 8888) -> int:
+    """Serve the notebooks until Ctrl-C, on `port` or, if somebody has it, on the next that is free.
 
     Raises LabError if JupyterLab cannot start, or does not answer on the link.
     """
@@ -27,14 +26,12 @@ def main() -> int:
         [
             f"--ServerApp.root_dir={notebooks.FOLDER}",
             "--ServerApp.ip=127.0.0.1",
-            f"--ServerApp.port={_FIRST_PORT}",
-            "--ServerApp.port_retries=100",  # the next free one, if somebody has it
+            f"--ServerApp.port={port}",
+            "--ServerApp.port_retries=100",
             f"--IdentityProvider.token={token}",
             "--ServerApp.open_browser=False",
             f"--ServerApp.allow_root={os.geteuid() == 0}",
-            "--ServerApp.answer_yes=True",  # Ctrl-C ends it, without a question
-            "--ServerApp.log_level=ERROR",
-            "--ServerApp.show_banner=False",
+            "--Application.log_level=ERROR",
             "--KernelSpecManager.allowed_kernelspecs=python3",  # the one of this environment
             "--LabApp.news_url=None",
             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
@@ -62,7 +59,13 @@ def main() -> int:
         if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
             webbrowser.open(link)
 
-    signal.signal(signal.SIGHUP, lambda *_: server.stop(from_signal=True))  # the terminal was closed
+    def close(*_) -> None:
+        """End kernels and server, without a question; a second Ctrl-C does not wait for them."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        server.stop(from_signal=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # Ctrl-C, a kill, the terminal closed
+        signal.signal(number, close)
     server.io_loop.add_callback(announce)
     server.start()
     if failed:

@@ -1,15 +1,19 @@
 """One lab's session: its folder, its record, its keeper. Everything that belongs to it carries LABKIT_SESSION."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -17,18 +21,20 @@ from .errors import LabError
 
 LABEL = "LABKIT_SESSION"
 PREFIX = "labkit-"
+LOCK = "keeper.lock"  # held as long as a keeper lives: a folder whose lock is free is a leftover
+_NAME = re.compile(PREFIX + r"[\w-]{1,24}-[0-9a-f]{8}", re.ASCII)
 _KEEP_RECORDS = 40
 
 
 def home() -> Path:
     """Where records and the learner's progress are kept: LABKIT_HOME, else .labkit beside the course."""
     told = os.environ.get("LABKIT_HOME")
-    return Path(told) if told else Path(__file__).resolve().parent.parent / ".labkit"
+    return Path(told).absolute() if told else Path(__file__).resolve().parent.parent / ".labkit"
 
 
 def scratch() -> Path:
     """Where the servers' folders lie: LABKIT_TMP, else /var/tmp, which is on a disk (a /tmp in memory has no fsync)."""
-    return Path(os.environ.get("LABKIT_TMP", "/var/tmp"))
+    return Path(os.environ.get("LABKIT_TMP") or "/var/tmp").absolute()
 
 
 class Session:
@@ -37,23 +43,37 @@ class Session:
     def __init__(self, name: str, seed: int):
         word = re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:24] or "lab"
         self.id = f"{PREFIX}{word}-{secrets.token_hex(4)}"
-        self.folder = _make(scratch() / self.id, "LABKIT_TMP")
         records = _make(home() / "records", "LABKIT_HOME", exist_ok=True)
         self.record = records / f"{self.id}.jsonl"
         _prune(records)
+        self.folder = _make(scratch() / self.id, "LABKIT_TMP")
+        self.closed, self._keeper = False, None
+        self._log = (self.folder / "keeper.log").open("a+b")  # kept open: the keeper removes the file with the folder
         self._lock, self._ids = threading.Lock(), count(1)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._start_keeper(theirs.fileno(), seed)
+            self.keeper_pid = self.ask("ready", timeout_s=60)["pid"]
+        except BaseException:  # an interrupt too: nothing may be left
+            self.close()
+            raise
+
+    def _start_keeper(self, control: int, seed: int) -> None:
         above = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")]))
-        arguments = [str(theirs.fileno()), str(self.folder), str(self.record), str(seed), str(os.getpid())]
-        with theirs, open(self.folder / "keeper.log", "ab") as log:
+        lock = os.open(self.folder / "new.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the keeper inherits it
+            os.rename(self.folder / "new.lock", self.folder / LOCK)  # never seen unlocked
+            arguments = [control, lock, self.folder, self.record, seed, os.getpid()]
             self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "labkit.keeper", *arguments], pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "labkit.keeper", *map(str, arguments)], pass_fds=[control, lock],
                 env={**os.environ, "PYTHONPATH": path, LABEL: self.id},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
             )  # fmt: skip
-        self.closed = False
-        self.keeper_pid = self.ask("ready")["pid"]
+        finally:
+            os.close(lock)
 
     def ask(self, op: str, fds=(), timeout_s: float = 10.0, **what) -> dict:
         """One request, one answer. An answer that an interrupted request left behind is recognised by its id."""
@@ -68,6 +88,12 @@ class Session:
                         raise ConnectionError
                     if answer["id"] == number:
                         break
+            except TimeoutError:
+                raise LabError(
+                    f"The laboratory's keeper process did not answer within {timeout_s:g} s ({op}).",
+                    "The machine may be very busy, or something stopped the keeper.",
+                    "Try again; if it stays so, run the cell with Lab(...) again.",
+                ) from None
             except (OSError, ValueError):
                 raise self._lost() from None
         if "error" in answer:
@@ -79,13 +105,13 @@ class Session:
         return answer
 
     def _lost(self) -> LabError:
-        last = ""
-        with contextlib.suppress(OSError):
-            last = (self.folder / "keeper.log").read_text(errors="replace")[-300:].strip()
+        self._bury_keeper()
+        said = os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace").split("\n")
+        last = " / ".join(line.strip() for line in said if line.strip())[-300:]
         return LabError(
             "The laboratory's keeper process is gone, and with it all servers and workers of this lab.",
-            f"Something ended it from outside{', its last words: ' + last if last else ''}.",
-            "Run the cell with Lab(...) again; leftovers, if any, go with: python -m labkit clean",
+            f"It failed; its last words: {last}" if last else "Something ended it from outside.",
+            "Run the cell with Lab(...) again.",
         )
 
     def close(self) -> None:
@@ -97,11 +123,58 @@ class Session:
             with contextlib.suppress(OSError):
                 self._control.send(json.dumps({"id": 0, "op": "close"}).encode())
             self._control.close()
-        try:
-            self._keeper.wait(5)
-        except subprocess.TimeoutExpired:
-            self._keeper.kill()  # its children die with it
-            self._keeper.wait(5)
+        self._bury_keeper()
+        self._log.close()
+
+    def _bury_keeper(self) -> None:
+        """Wait for its end. If it was killed, its children died with it, but their children and the folder are left."""
+        if self._keeper:
+            try:
+                self._keeper.wait(5)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()
+                self._keeper.wait(5)
+        if self.folder.exists():
+            end_processes(self.id)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def session_of(pid: int) -> str | None:
+    """The id of the session that a process belongs to, None if to none, or if we may not look.
+
+    Its environment says so, or the file it prints to: some servers write over their environment to show a title.
+    """
+    with contextlib.suppress(OSError):
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        told = re.search(rf"(?:^|\0){LABEL}=([^\0]*)".encode(), environment)
+        name = told[1].decode(errors="replace") if told else Path(os.readlink(f"/proc/{pid}/fd/1")).parent.name
+        if is_session(name):
+            return name
+    return None
+
+
+def is_session(name: str) -> bool:
+    return bool(_NAME.fullmatch(name))
+
+
+def end_processes(session_id: str) -> list[int]:
+    """End all processes of a session whose keeper is gone; returns their pids."""
+    ended: dict[int, None] = {}
+    for _ in range(100):  # a process may make another one before it is killed
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session_of(pid) == session_id]
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                process = os.pidfd_open(pid)
+                try:
+                    if session_of(pid) == session_id:  # the same process still
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                        ended[pid] = None
+                finally:
+                    os.close(process)
+        time.sleep(0.005)
+    return list(ended)
 
 
 def _make(path: Path, variable: str, exist_ok: bool = False) -> Path:
@@ -119,7 +192,11 @@ def _make(path: Path, variable: str, exist_ok: bool = False) -> Path:
 
 
 def _prune(records: Path) -> None:
-    """Keep the latest records only."""
-    old = sorted(records.glob(f"{PREFIX}*.jsonl"), key=lambda path: path.stat().st_mtime)[:-_KEEP_RECORDS]
-    for path in old:
-        path.unlink(missing_ok=True)
+    """Keep the latest records, and those of labs in use."""
+    ages = {}
+    for path in records.glob(f"{PREFIX}*.jsonl"):
+        with contextlib.suppress(FileNotFoundError):  # another lab that starts now may have removed it
+            ages[path] = path.stat().st_mtime
+    for path in sorted(ages, key=ages.get)[:-_KEEP_RECORDS]:
+        if not (scratch() / path.stem).exists():
+            path.unlink(missing_ok=True)

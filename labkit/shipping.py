@@ -23,8 +23,8 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj):
         if isinstance(obj, types.CodeType):
             name = obj.co_filename
-            if name in linecache.cache and name not in self.sources:
-                self.sources[name] = (_cell_name(name), linecache.getlines(name))
+            if name not in self.sources and (lines := linecache.getlines(name)):
+                self.sources[name] = (_cell_name(name), lines)
             return marshal.loads, (marshal.dumps(obj),)
         return super().reducer_override(obj)
 
@@ -46,8 +46,9 @@ def pack(function, args, kwargs) -> tuple[bytes, dict]:
         pickler.dump((function, args, kwargs))
     except Exception as error:
         name = getattr(function, "__name__", repr(function))
+        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise LabError(
-            f"{name} cannot be shipped to a worker: {str(error).splitlines()[0]}.",
+            f"{name} cannot be shipped to a worker: {why.rstrip('.')}.",
             "It, or an argument, refers to something that lives in this process only (a lab, a client, an open file).",
             "Pass nodes as arguments and make clients inside the function: r = w.client(store).",
         ) from None

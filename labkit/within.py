@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 
 import cloudpickle
@@ -28,6 +29,8 @@ _UNKNOWN = {
 
 def outcome_of(error: BaseException) -> str:
     """'unknown' for a timeout or a broken connection, else 'fail'."""
+    if getattr(error, "sqlstate", None):  # PostgreSQL itself said no; some of these are OperationalErrors too
+        return "fail"
     return "unknown" if any(c.__name__ in _UNKNOWN for c in type(error).__mro__) else "fail"
 
 
@@ -38,7 +41,8 @@ class Within:
         self.name = name
         self._wire, self._recorder, self._links_path = wire, recorder, links_path
         self._stops: set[str] = set()
-        self._go = self._stopping = False
+        self._go = self._held = self._stopping = False
+        self._reading = threading.Lock()  # a function may have threads of its own, and they mark too
 
     # -- the record
     def mark(self, name: str, **data) -> None:
@@ -108,21 +112,30 @@ class Within:
 
     # -- stopping points
     def _stop_here(self, where: str) -> None:
-        while self._wire.waiting():
-            self._take()
-        if where in self._stops:
+        with self._reading:
+            if self._held:  # another thread stands at a mark, and it alone reads; this one goes on
+                return
+            self._take_all()
+            if where not in self._stops:
+                return
             self._stops.discard(where)
-            self._go = False
-            self._wire.send("at", where)
-            while not self._go:
-                self._take()
+            self._go, self._held = False, True
+        self._wire.send("at", where)
+        while not self._go:
+            self._take()
+        self._held = False
 
     @property
     def stopping(self) -> bool:
         """True once this worker was asked to come to an end (observers are)."""
+        with self._reading:
+            if not self._held:
+                self._take_all()
+        return self._stopping
+
+    def _take_all(self) -> None:
         while self._wire.waiting() and not self._stopping:
             self._take()
-        return self._stopping
 
     def _take(self) -> None:
         try:
@@ -142,14 +155,13 @@ class Within:
 
 def main(name: str, sock: socket.socket, recorder: Recorder, folder: str, seed: int) -> None:
     """The life of a worker process, from fork to exit."""
-    out = os.open(output_path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    out = os.open(output_path(folder, os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", 1, encoding="utf-8", errors="replace") for fd in (1, 2))
     random.seed(f"{seed}/{name}")
     wire = Wire(sock)
     w = Within(name, wire, recorder, f"{folder}/links.sock")
-    wire.send("up", os.getpid())
     while True:
         what, *rest = wire.recv()
         if what == "stop_at":
@@ -163,24 +175,27 @@ def main(name: str, sock: socket.socket, recorder: Recorder, folder: str, seed: 
         reply = ("done", cloudpickle.dumps(function(w, *args, **kwargs)))
     except BaseException as error:
         reply = ("raised", *_raised(w, error, sources))
-    sys.stdout.flush()
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):  # a full disk, or nobody there to hear it
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
         wire.send(*reply)
 
 
 def _raised(w: Within, error: BaseException, sources: dict) -> tuple:
     with contextlib.suppress(LabError):
         w._recorder.add(w.name, "mark", f"raised {type(error).__name__}", raised=True)
-    told = shipping.traceback_text(error, sources)
+    told, text, blob = shipping.traceback_text(error, sources), "", None
     error.__traceback__ = None
-    try:
-        blob = cloudpickle.dumps(error)
-        cloudpickle.loads(blob)  # some exceptions pickle well and cannot be made again
-    except Exception:
-        blob = None
-    return blob, type(error).__name__, str(error), told
+    with contextlib.suppress(Exception):  # not every exception can tell its own text
+        text = str(error)
+    if isinstance(error, Exception):  # the others, SystemExit for one, would end the notebook too
+        with contextlib.suppress(Exception):
+            made = cloudpickle.dumps(error)
+            cloudpickle.loads(made)  # some exceptions pickle well and cannot be made again
+            blob = made
+    return blob, type(error).__name__, text, told
 
 
-def output_path(folder: str, name: str) -> str:
+def output_path(folder: str, pid: int) -> str:
     """The file that takes what a worker prints."""
-    return f"{folder}/{name}.out"
+    return f"{folder}/worker-{pid}.out"

@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import signal
 import socket
+import time
 from pathlib import Path
 
 from . import shipping
@@ -28,17 +29,16 @@ class Worker:
         with theirs:
             self.pid = self._session.ask("worker", [theirs.fileno()], name=name)["pid"]
         self._wire = Wire(ours)
-        self._next("start", 10)
 
     # -- the verbs
     def start(self) -> "Worker":
         """Let it run, without waiting for anything."""
         if self.state == "new":
+            self.state = "running"
             self._send("run", *self._payload)
-            self.state = "running"
         elif self.state.startswith("at "):
-            self._send("go")
             self.state = "running"
+            self._send("go")
         return self
 
     def run_to(self, mark: str, timeout_s: float = 10) -> "Worker":
@@ -50,11 +50,9 @@ class Worker:
             raise self._ended_before(mark)
         self._send("stop_at", mark)
         self.start()
-        what, *rest = self._next(f"reach {mark!r}", timeout_s)
-        if what != "at":
-            self._finish(what, rest)
+        self._await(f"reach {mark!r}", timeout_s, mark)
+        if self._over:
             raise self._ended_before(mark)
-        self.state = f"at {mark!r}"
         return self
 
     def join(self, timeout_s: float = 30):
@@ -62,10 +60,9 @@ class Worker:
         self._lab._check_open()
         if not self._over:
             self.start()
-            what, *rest = self._next("end", timeout_s)
-            self._finish(what, rest)
+            self._await("end", timeout_s)
         if self.state == "raised":
-            raise self._result
+            raise self._result.with_traceback(None)  # else each join would add its own lines to the last one's
         if self.state == "killed":
             raise self._was_killed()
         return self._result
@@ -73,7 +70,7 @@ class Worker:
     @property
     def output(self) -> str:
         """What it printed so far."""
-        path = Path(output_path(str(self._session.folder), self.name))
+        path = Path(output_path(str(self._session.folder), self.pid))
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     # -- inside
@@ -84,29 +81,52 @@ class Worker:
     def _send(self, *message) -> None:
         self._lab._check_open()
         try:
-            self._wire.send(*message)
-        except ConnectionError:
-            if not self._over:
-                self.state = "killed"
-            raise self._was_killed() from None
-
-    def _next(self, what: str, timeout_s: float) -> tuple:
-        try:
-            return self._wire.recv(timeout_s)
+            self._wire.send(*message, timeout_s=10)
         except TimeoutError:
-            raise WaitError(
-                f"{self.name} did not {what} within {timeout_s:g} s; it is {self._status}.",
-                "It is frozen: nobody woke it." if self.frozen else "It may wait for something that will not come.",
-                f"Look at the picture of the run, or wait longer: timeout_s={timeout_s * 3:g}",
-            ) from None
-        except (EOFError, OSError):
-            self.state = "killed"
-            raise self._was_killed() from None
+            raise self._late("take what it was sent", 10) from None
+        except OSError:
+            self._settle()
+            if self.state == "killed":
+                raise self._was_killed() from None
+
+    def _await(self, what: str, timeout_s: float, mark: str | None = None) -> None:
+        """Until it is over, or stands at `mark`; from one that only an interrupted wait wanted, it is let go."""
+        deadline = time.monotonic() + timeout_s
+        while not self._over:
+            try:
+                said, *rest = self._wire.recv(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise self._late(what, timeout_s) from None
+            except (EOFError, OSError):
+                self.state = "killed"
+                raise self._was_killed() from None
+            if said == "at" and rest[0] == mark:
+                self.state = f"at {mark!r}"
+                return
+            if said == "at":
+                self._send("go")
+            else:
+                self._finish(said, rest)
+
+    def _late(self, what: str, timeout_s: float) -> WaitError:
+        return WaitError(
+            f"{self.name} did not {what} within {timeout_s:g} s; it is {self._status}.",
+            "It is frozen: nobody woke it." if self.frozen else "It may wait for something that will not come.",
+            f"Look at the picture of the run, or wait longer: timeout_s={timeout_s * 3:g}",
+        )
 
     def _finish(self, what: str, rest) -> None:
         self._print_output()
         if what == "done":
-            self.state, self._result = "done", pickle.loads(rest[0])
+            try:
+                self.state, self._result = "done", pickle.loads(rest[0])
+            except Exception as error:
+                self.state = "raised"
+                self._result = WorkerError(
+                    f"{self.name} is done, but what it returned cannot be made again here: {_in_a_word(error)}.",
+                    "It refers to something that only the worker has.",
+                    "Return plain values: numbers, strings, lists, dictionaries.",
+                )
             return
         blob, kind, text, told = rest
         error = None
@@ -114,7 +134,11 @@ class Worker:
             with contextlib.suppress(Exception):
                 error = pickle.loads(blob)
         if error is None:
-            error = WorkerError(f"{self.name} raised {kind}: {text}", "Its class cannot travel between processes.")
+            error = WorkerError(
+                f"{self.name} raised {kind}{': ' if text else ''}{text}",
+                "This is told in words, as only ordinary errors that can be pickled come back as themselves.",
+                f"See what it printed: print({self.name}.output)",
+            )
         error.add_note(f"(raised in worker {self.name})" + (f"\n{told}" if told else ""))
         self.state, self._result = "raised", error
 
@@ -127,18 +151,18 @@ class Worker:
     def _ended_before(self, mark: str) -> LabError:
         if self.state == "killed":
             return self._was_killed()
-        how = f"it raised {type(self._result).__name__}: {self._result}" if self.state == "raised" else "it is done"
+        how = f"it raised {_in_a_word(self._result)}" if self.state == "raised" else "it is done"
         return WaitError(
             f"{self.name} ended without reaching {mark!r}: {how}.",
             "The name may be misspelt, or its function took another way.",
-            f"Marks are what the function gives to w.mark(...) and w.span(...). Join it to see more: {self.name}.join()",
+            f"Marks are what the function gives to w.mark(...) and w.span(...). See more: {self.name}.join()",
         )
 
     def _was_killed(self) -> WorkerError:
         self._print_output()
         return WorkerError(
             f"{self.name} was killed (pid {self.pid}) before it came to its end.",
-            "A fault of this experiment did it, or something outside (the system, short of memory?).",
+            "The end of its run or a fault did it, or something outside (the system, short of memory?).",
             "Its last events are in the picture of the run; make a new worker to go on.",
         )
 
@@ -152,16 +176,20 @@ class Worker:
         if alive:
             self._signal(signal.SIGKILL)
         self.frozen = False
-        if not self._over:
-            what, *rest = self._last_words()
-            if what in ("done", "raised"):
-                self._finish(what, rest)
-                return False
+        self._settle()
+        return alive and self.state == "killed"
+
+    def _settle(self) -> None:
+        """Its process is gone: how did it end?"""
+        if self._over:
+            return
+        said, *rest = self._last_words()
+        if said in ("done", "raised"):
+            self._finish(said, rest)
+        else:
             self.state = "killed"
-        return alive
 
     def _last_words(self) -> tuple:
-        """What a dead worker had said last, if anything."""
         said = ("nothing",)
         with contextlib.suppress(EOFError, TimeoutError, OSError):
             while True:
@@ -179,3 +207,8 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"{self.name} pid {self.pid} {self._status}"
+
+
+def _in_a_word(error: BaseException) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}".rstrip(": ")

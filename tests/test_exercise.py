@@ -8,6 +8,7 @@ import nbformat
 import numpy
 import pytest
 from nbclient import NotebookClient
+from papers import code, paper, text
 
 from labkit import exercise, notes
 from labkit.check import HOLDS, UNJUDGED, VIOLATED, Verdict
@@ -41,7 +42,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("result", "text"),
+    ("result", "words"),
     [
         (True, "solved: the check passes"),
         (numpy.bool_(True), "solved: the check passes"),
@@ -56,15 +57,15 @@ def raising(error):
     ],
     ids=str,
 )
-def test_an_answer_is_solved_or_not_yet(result, text, home, capsys):
+def test_an_answer_is_solved_or_not_yet(result, words, home, capsys):
     data = judged(home, lambda: result)
-    assert data["text"].startswith(text)
-    assert data["ok"] is text.startswith("solved") and data["id"] == "01.1" and data["utc"]
-    assert capsys.readouterr().out.startswith(f"Exercise 01.1: {text}")
+    assert data["text"].startswith(words)
+    assert data["ok"] is words.startswith("solved") and data["id"] == "01.1" and data["utc"]
+    assert capsys.readouterr().out.startswith(f"Exercise 01.1: {words}")
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "words"),
     [
         (NotImplementedError(), "not yet: the answer is not written yet"),
         (NotImplementedError("write acquire()"), "not yet: write acquire()"),
@@ -75,8 +76,8 @@ def test_an_answer_is_solved_or_not_yet(result, text, home, capsys):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_is_not_yet_and_told(error, text, home):
-    assert judged(home, raising(error)) | {"utc": 0} == {"id": "01.1", "ok": False, "text": text, "utc": 0}
+def test_an_error_is_not_yet_and_told(error, words, home):
+    assert judged(home, raising(error)) | {"utc": 0} == {"id": "01.1", "ok": False, "text": words, "utc": 0}
 
 
 def test_an_interrupt_is_the_learners_own():
@@ -110,22 +111,13 @@ attempt("01.1", check, hint="Add.")"""
 SOLUTION = "<details><summary>Solution</summary>\n\n```python\ndef double(x):\n    return 2 * x\n```\n\n</details>"
 
 
-def cell(kind, source, *tags):
-    made = {"cell_type": kind, "id": f"{kind}-{tags[0]}", "metadata": {"tags": list(tags)}, "source": source}
-    return made | ({"outputs": [], "execution_count": None} if kind == "code" else {})
-
-
-def notebook(*cells):
-    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)}
-
-
 def one_exercise(solution=SOLUTION):
-    return notebook(
-        cell("code", "from labkit import attempt", "imports"),
-        cell("code", STUB, "exercise"),
-        cell("code", CHECK, "exercise-check"),
-        cell("markdown", "<details><summary>Hint</summary>Twice.</details>", "hint"),
-        cell("markdown", solution, "solution"),
+    return paper(
+        code("from labkit import attempt", "imports"),
+        code(STUB, "exercise"),
+        code(CHECK, "exercise-check"),
+        text("<details><summary>Hint</summary>Twice.</details>", "hint"),
+        text(solution, "solution"),
     )
 
 
@@ -158,9 +150,9 @@ def test_a_wrong_solution_is_found_out(tmp_path):
 
 
 def test_an_error_in_a_cell_is_told_with_its_line(tmp_path):
-    nb = notebook(
-        cell("code", "from labkit import attempt\ndef answer(x):\n    return len(x) + 1  # <here>", "exercise"),
-        cell("code", 'attempt("01.1", lambda: answer(3))', "exercise-check"),
+    nb = paper(
+        code("from labkit import attempt\ndef answer(x):\n    return len(x) + 1  # <here>", "exercise"),
+        code('attempt("01.1", lambda: answer(3))', "exercise-check"),
     )
     run = execute(nb, str(tmp_path))
     (said,) = exercise.attempts(run)
@@ -197,13 +189,13 @@ def test_a_solution_that_cannot_be_run_is_refused(solution):
 
 def test_a_check_does_not_borrow_the_next_solution():
     nb = one_exercise()
-    lonely = {**cell("code", 'attempt("01.2", check)', "exercise-check"), "id": "lonely"}
+    lonely = code('attempt("01.2", check)', "exercise-check", id="lonely")
     nb["cells"].insert(1, lonely)
     with pytest.raises(LabError, match="01.2"):
         exercise.with_solutions(nb)
 
 
 def test_a_notebook_without_exercises_stays_as_it_is():
-    nb = notebook(cell("code", "1 + 1", "recipe"))
+    nb = paper(code("1 + 1", "recipe"))
     assert exercise.with_solutions(nb) == nb
     assert exercise.attempts(nb) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy
 import papermill
 import pytest
+from papers import code, paper
 
 from labkit import notes
 from labkit.check import HOLDS, UNJUDGED, VIOLATED, Verdict
@@ -34,18 +35,8 @@ def three_lines(error):
 
 def write_notebook(path, *cells):
     """cells -- a source, or (source, tag)."""
-    told = [cell if isinstance(cell, tuple) else (cell, None) for cell in cells]
-    content = {
-        "nbformat": 4, "nbformat_minor": 5, "metadata": {},
-        "cells": [
-            {
-                "cell_type": "code", "id": f"c{i}", "metadata": {"tags": [tag] if tag else []},
-                "source": source.strip("\n"), "outputs": [], "execution_count": None,
-            }
-            for i, (source, tag) in enumerate(told)
-        ],
-    }  # fmt: skip
-    path.write_text(json.dumps(content), encoding="utf-8")
+    made = [code(*cell) if isinstance(cell, tuple) else code(cell) for cell in cells]
+    path.write_text(json.dumps(paper(*made)), encoding="utf-8")
     return path
 
 

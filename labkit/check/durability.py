@@ -25,7 +25,7 @@ def acknowledged_kept(timeline: Timeline, acknowledged: str = "ack", found: str 
     gone = {write: e for write, e in promised.items() if write not in there and e.t <= look.t}
     late = [write for write, e in promised.items() if e.t > look.t]
     if gone:
-        evidence = tuple(Evidence(e.t, e.t, (e.lane,), f"{write} is gone") for write, e in gone.items())
+        evidence = tuple(Evidence(e.t, e.t, (e.lane,), f"write {write} is gone") for write, e in gone.items())
         text = f"{len(gone)} of {count(len(promised), 'acknowledged write')} gone: {few(gone)}"
         return Verdict(rule, VIOLATED, text, evidence)
     if late:

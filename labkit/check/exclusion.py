@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from ..record import Span, Timeline
-from .verdict import HOLDS, UNJUDGED, VIOLATED, Evidence, Verdict, count, duration
+from .verdict import HOLDS, UNJUDGED, VIOLATED, Evidence, Verdict, count, duration, few
 
 
 def mutual_exclusion(timeline: Timeline, span: str = "holds", by: str = "lock") -> Verdict:
@@ -29,8 +29,8 @@ def mutual_exclusion(timeline: Timeline, span: str = "holds", by: str = "lock") 
             inside.append(s)
     if not overlaps:
         holders = {s.lane for group in groups.values() for s in group}
-        times = count(sum(map(len, groups.values())), "time")
-        return Verdict(rule, HOLDS, f"{count(len(holders), 'worker')} held it {times} in all, never two at once")
+        what, times = few(map(repr, groups)), count(sum(map(len, groups.values())), "time")
+        return Verdict(rule, HOLDS, f"{count(len(holders), 'worker')} held {what}, {times} in all, never two at once")
     overlaps.sort()
     found = (Evidence(s, e, (a, b), f"two holders for {duration(e - s)}") for s, e, a, b, _ in overlaps)
     start, end, a, b, key = max(overlaps, key=lambda o: o[1] - o[0])

@@ -22,7 +22,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer of a check. It has no truth value; ask `.ok`, which raises when there was nothing to judge."""
+    """The answer of a check. It has no truth value; ask `.ok`, which raises when the record does not tell."""
 
     rule: str
     status: str
@@ -35,7 +35,7 @@ class Verdict:
         if self.status == UNJUDGED:
             raise LabError(
                 f"{self.rule} cannot be judged: {self.text}.",
-                "A check that saw nothing must not count as passed, nor as failed.",
+                "What the record does not tell must count neither as passed nor as failed.",
                 "Look at the run: e.timeline.lanes, and at the names your worker gives its spans and marks.",
             )
         return self.status == HOLDS

@@ -1,6 +1,5 @@
 """Picture: what every draw returns. It shows itself in a notebook as SVG, with the same in words folded below it."""
 
-import hashlib
 import html
 import threading
 from pathlib import Path as File
@@ -10,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.path import Path
 
 from .sheet import Sheet
-from .style import ALARM, ALARM_INK, INK
+from .style import ALARM, ALARM_INK, INK, clean
 
 # The page's own text colour: JupyterLab's, and wherever that is not set, what the text around the picture has.
 _INKS = {
@@ -29,8 +28,8 @@ _VERBS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C"
 class Picture:
     """A drawn figure. `svg()` and `png(path)` give it out; `alt` states its conclusion, `text` is its twin in words."""
 
-    def __init__(self, sheet: Sheet, alt: str, text: str):
-        self.figure, self.alt, self.text = sheet.figure, alt, text
+    def __init__(self, sheet: Sheet, title: str, alt: str, text: str):
+        self.figure, self.title, self.alt, self.text = sheet.figure, title, alt, text
         self._size = sheet.width, sheet.height
         self._lock = threading.Lock()  # a Figure must not be drawn by two threads at once
 
@@ -43,13 +42,13 @@ class Picture:
         with self._lock:
             self.figure.draw(renderer)
         width, height = (round(side * _PX_PER_POINT) for side in self._size)
-        alt = html.escape(self.alt)
+        title, alt = html.escape(clean(self.title)), html.escape(clean(self.alt))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{alt}" width="{width}" height="{height}" '
             f'viewBox="0 0 {_short(self._size[0])} {_short(self._size[1])}" style="max-width:100%;height:auto;'
             "--labkit-ink:var(--jp-content-font-color1,currentColor);"
-            "font-family:var(--jp-ui-font-family,system-ui),'DejaVu Sans',sans-serif\">"
-            f"<title>{alt}</title><style>{_ALONE}</style>{''.join(renderer.parts)}</svg>"
+            "font-family:'DejaVu Sans',Verdana,sans-serif\">"
+            f"<title>{title}</title><style>{_ALONE}</style>{''.join(renderer.parts)}</svg>"
         )
 
     def png(self, path, dpi: float = 110) -> File:
@@ -76,7 +75,9 @@ class _Svg(RendererBase):
 
     def __init__(self, width: float, height: float):
         super().__init__()
-        self.width, self.height, self.parts = width, height, []
+        self.width, self.height = width, height
+        self.parts: list[str] = []
+        self._groups: list[str] = []
 
     def get_canvas_width_height(self):
         return self.width, self.height
@@ -88,29 +89,44 @@ class _Svg(RendererBase):
         return True
 
     def open_group(self, s, gid=None):
-        self.parts.append(f"<g><title>{html.escape(gid, quote=False)}</title>" if gid else "")
+        """A shape with a tip becomes a group with a title; matplotlib's many other groups are left out."""
+        if gid:
+            self.parts.append(f"<g><title>{html.escape(gid, quote=False)}</title>")
+        self._groups.append("</g>" if gid else "")
+
+    def close_group(self, s):
+        self.parts.append(self._groups.pop())
 
     def draw_path(self, gc, path, transform, rgbFace=None):
         d = []
-        for points, code in path.iter_segments(transform, remove_nans=False, simplify=False, curves=True):
+        for points, code in path.iter_segments(transform, remove_nans=False, simplify=False):
             pairs = zip(points[::2], points[1::2], strict=True)
-            closed = code == Path.CLOSEPOLY
-            d.append(_VERBS[code] + ("" if closed else " ".join(f"{_short(x)} {_short(self.height - y)}" for x, y in pairs)))
+            there = [f"{_short(x)} {_short(self.height - y)}" for x, y in pairs if code != Path.CLOSEPOLY]
+            d.append(_VERBS[code] + " ".join(there))
         look = [f"fill:{_colour(rgbFace) if rgbFace is not None else 'none'}"]
         if gc.get_linewidth():
             look += [f"stroke:{_colour(gc.get_rgb())}", f"stroke-width:{_short(gc.get_linewidth())}"]
-            _, dash = gc.get_dashes()
-            if dash is not None:
-                look.append(f"stroke-dasharray:{','.join(_short(length) for length in dash)}")
-        look += _opacity(gc)
-        self.parts.append(f'<path d="{"".join(d)}" style="{";".join(look)}"/>')
+        self.parts.append(f'<path d="{"".join(d)}" style="{";".join(look + _opacity(gc))}"/>')
 
     def draw_text(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
         # x is the left end as matplotlib measured it; the browser measures its own font from the true anchor.
         anchor = {"left": "start", "center": "middle", "right": "end"}[mtext.get_horizontalalignment()]
         x, _ = mtext.get_transform().transform(mtext.get_position())
-        look = [f"font-size:{_short(prop.get_size_in_points())}px", f"fill:{_colour(gc.get_rgb())}", f"text-anchor:{anchor}"]
+        look = [f"font-size:{_short(prop.get_size_in_points())}px", f"fill:{_colour(gc.get_rgb())}"]
+        look += [f"text-anchor:{anchor}"] if anchor != "start" else []
         look += ["font-weight:bold"] if prop.get_weight() == "bold" else []
-        look += _opacity(gc)
         place = f'x="{_short(x)}" y="{_short(y)}"'
-        self.parts.append(f'<text {place} style="{";".join(look)}">{html.escape(s, quote=False)}</text>')
+        self.parts.append(f'<text {place} style="{";".join(look + _opacity(gc))}">{html.escape(s, quote=False)}</text>')
+
+
+def _colour(rgb) -> str:
+    colour = to_hex(rgb[:3])
+    return _INKS.get(colour, colour)
+
+
+def _opacity(gc) -> list[str]:
+    return [f"opacity:{_short(gc.get_alpha())}"] if gc.get_alpha() != 1 else []
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")

@@ -4,6 +4,8 @@ Every property is given here and none is taken from matplotlib's rcParams, which
 notebook's own style must not change our pictures, nor they its style, and the panel draws from another thread.
 """
 
+import math
+
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -27,6 +29,12 @@ class Sheet:
     def rect(self, x0: float, x1: float, y0: float, y1: float, **look) -> None:
         self.shape([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], **look)
 
+    def rects(self, boxes: list[tuple[float, float, float, float]], **look) -> None:
+        """Many rectangles (x0, x1, y0, y1) as one shape."""
+        corners = [[(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)] for x0, x1, y0, y1 in boxes]
+        if boxes:
+            self.path([point for box in corners for point in box], _codes(4, closed=True) * len(boxes), **look)
+
     def shape(self, corners: list[Point], **look) -> None:
         """A closed outline through these corners."""
         self.path([*corners, corners[0]], _codes(len(corners), closed=True), **look)
@@ -40,23 +48,30 @@ class Sheet:
         if codes:
             self.path([point for piece in pieces for point in piece], codes, stroke=stroke, thick=thick, **look)
 
+    def dashes(self, x0: float, x1: float, y0: float, y1: float, **look) -> None:
+        """A broken line from (x0, y0) to (x1, y1)."""
+        length = math.hypot(x1 - x0, y1 - y0)
+        cuts = [(d / length, min(d + 4, length) / length) for d in range(0, int(length), 7)] if length else []
+        at = lambda part: (x0 + (x1 - x0) * part, y0 + (y1 - y0) * part)  # noqa: E731
+        self.lines([[at(a), at(b)] for a, b in cuts], **look)
+
     def dot(self, x: float, y: float, radius: float, **look) -> None:
         circle = Path.circle((x, y), radius)
         self.path(circle.vertices, circle.codes, **look)
 
     def path(
         self, points, codes, *, fill: str | None = None, stroke: str | None = None, thick: float = 0.0,
-        opacity: float = 1.0, dash: tuple[float, float] | None = None, layer: int = 2, tip: str = "",
+        opacity: float = 1.0, layer: int = 2, tip: str = "",
     ) -> None:  # fmt: skip
         patch = PathPatch(
             Path(points, codes), facecolor=fill or "none", edgecolor=stroke or "none", linewidth=thick, alpha=opacity,
-            linestyle=(0, dash) if dash else "solid", joinstyle="miter", capstyle="butt", antialiased=True,
-            transform=self._points, zorder=layer, gid=clean(tip) or None,
+            linestyle="solid", joinstyle="miter", capstyle="butt", antialiased=True, transform=self._points,
+            zorder=layer, gid=clean(tip) or None,
         )  # fmt: skip
         patch.set_sketch_params(None)
         self.figure.add_artist(patch)
 
-    def hatch(self, x0: float, x1: float, y0: float, y1: float, *, step: float = 4.5, cross: bool = False, **look) -> None:
+    def hatch(self, x0: float, x1: float, y0: float, y1: float, *, step=4.5, cross=False, **look) -> None:
         """Slanted lines cut to a rectangle.
 
         As lines and not as an SVG pattern: a pattern needs an id, and when one page shows the same picture twice and

@@ -50,6 +50,12 @@ def shorten(text, most: int = 30) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
+def middle(name, most: int = 25) -> str:
+    """A name cut in its middle: names that differ often do so at their ends."""
+    name = clean(name)
+    return name if len(name) <= most else f"{name[: most - 10]}…{name[-9:]}"
+
+
 def wrap(text: str, room: float, size: float, bold: bool = False) -> list[str]:
     """Lines of at most `room` points, broken between words."""
     lines: list[str] = []

@@ -8,6 +8,8 @@ from .base import Launch, Server
 # kind -> its class, in the module of that name: imported on first use, so that nobody loads a client it does not use.
 _TABLE = {
     "redis": "Redis",
+    "sentinel": "Sentinel",
+    "cluster": "Cluster",
     "postgres": "Postgres",
 }
 

@@ -29,6 +29,7 @@ class Server:
     tree = False  # one node is several processes: signals go to all of them
     warm = True  # the keeper loads the client before it forks workers; not one that starts threads (grpc)
     start_s = 15.0  # how long a start may take, with all nodes that belong together
+    clock = False  # its wall clock can be moved: the program asks the C library for the time (no Go, no JVM)
 
     def introduce(self, nodes) -> None:
         """Tell nodes that belong together of each other (in `node.options`): ports are known, nothing runs yet."""
@@ -43,6 +44,16 @@ class Server:
 
     def form(self, nodes) -> None:
         """Once, when all nodes that belong together are ready for the first time: what makes them one."""
+
+    def formed(self, node) -> bool:
+        """One quick look after `form`: has the node found those it belongs with?"""
+        return True
+
+    def role(self, node) -> str | None:
+        """What the node is now among those it belongs with, from itself; None: it cannot change, or gives no answer."""
+
+    def names_primary(self, node, key: str | None) -> tuple[str, int] | None:
+        """(host, port) of the node that this one takes for the primary (of `key`); None: it bears no witness."""
 
     def client(self, host: str, port: int, *, name: str, timeout_s: float, **options):
         """An ordinary client that waits `timeout_s` for an answer and never retries by itself."""

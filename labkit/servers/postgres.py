@@ -10,7 +10,9 @@ import time
 import zlib
 from pathlib import Path
 
-from ..errors import LabError
+import psycopg
+
+from ..errors import ServerDied
 from ..observe import Lane
 from ..session import home
 from .base import Launch, Server
@@ -19,35 +21,27 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "shared_buffers": "16MB",
-    "dynamic_shared_memory_type": "mmap",  # files in its folder; the default would outlive a SIGKILL in /dev/shm
+    "dynamic_shared_memory_type": "mmap",  # files in its own folder; the default is one that outlives a SIGKILL
 }
-# Trust is enough: like all servers of a lab it listens on loopback only. No locale: the same order on every machine.
-_INITDB = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--wal-segsize=1", "--no-sync"]
+# No password: like every server of a lab it listens on loopback only. No locale: one sorting order on all machines.
+_INITDB = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--wal-segsize=1", "--no-sync")
 
 
 class Postgres(Server):
     kind = "postgres"
     program = "postgres"
-    client_module = "psycopg"
-    tree = True  # one process a connection, and some for its own housekeeping
+    tree = True  # one process a connection, and some that keep house
 
     def launch(self, program, node, folder):
-        """PostgreSQL refuses root; where the caller is root, it runs as nobody."""
-        account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-        as_user = []
-        if account:  # a change of user drops the wish to die with the keeper, so setpriv makes it anew
-            ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-            as_user = ["setpriv", *ids, "--pdeathsig=KILL"]
+        account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         data = Path(folder) / "data"
         if not data.exists():
-            shutil.copytree(_template(program, as_user, account, folder), data)
+            shutil.copytree(_template(program, account, folder), data)
         settings = {**_SETTINGS, "port": node.port, **node.options.get("config", {})}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return Launch([*as_user, program, "-D", str(data), *words], user=account and account.pw_name)
+        return Launch([*_as(account), program, "-D", str(data), *words], user=account and account.pw_name)
 
     def ready(self, node):
-        import psycopg
-
         try:
             with self.client(node.host, node.port, name="ready", timeout_s=2) as db:
                 return db.execute("SELECT 1").fetchone() == (1,)
@@ -55,33 +49,94 @@ class Postgres(Server):
             return False
 
     def client(self, host, port, *, name, timeout_s, **options):
-        """A psycopg connection. Autocommit, said so on purpose: `with db.transaction():` makes a longer one.
+        """A psycopg connection; autocommit is on, `with db.transaction():` makes several statements one.
 
         An answer that does not come within `timeout_s` raises psycopg.errors.ConnectionTimeout and closes the
-        connection, as nobody knows what became of the statement. (Connecting gives up after 2 s at the earliest.)
+        connection: whether the statement happened is unknown. A connection itself is waited for 2 s at least.
         """
-        bounded = _bounded_connection()
-        bounded.answer_s = timeout_s
-        settings = {"autocommit": True, "user": "postgres", "dbname": "postgres", **options}
-        connection = bounded.connect(
-            host=host, port=port, application_name=name, connect_timeout=max(2, round(timeout_s)),
-            sslmode="disable", gssencmode="disable", **settings,
+        how = {"user": "postgres", "dbname": "postgres", "autocommit": True, **options}
+        db = _Impatient.connect(
+            host=host, port=port, application_name=name, connect_timeout=round(timeout_s),
+            sslmode="disable", gssencmode="disable", **how,
         )  # fmt: skip
-        return connection
+        db.answer_s = timeout_s
+        return db
 
     def observe(self, w, node, key):
-        """`key` is a query: its first row is asked for each 5 ms, so what lasts shorter can be missed."""
-        import psycopg
-
-        lane = Lane(w, node, key)
+        """`key` is a query. Its first row is asked for each 5 ms, so what lasts shorter may be missed."""
+        lane, seen = Lane(w, node, key), False
         while not w.stopping:
-            with (
-                contextlib.suppress(psycopg.OperationalError),
-                self.client(node.host, node.port, name="observer", timeout_s=0.25) as db,
-            ):
-                while not w.stopping:
-                    row = db.execute(key).fetchone()
-                    lane.owner(row if row is None else row[0] if len(row) == 1 else ", ".join(map(str, row)))
-                    lane.watching()
-                    time.sleep(0.005)
+            with contextlib.suppress(psycopg.OperationalError):
+                db = self.client(node.host, node.port, name="observer", timeout_s=0.25)
+                with contextlib.closing(db):
+                    while not w.stopping:
+                        try:
+                            row = db.execute(key).fetchone()
+                        except psycopg.ProgrammingError:  # the table went, with lost data
+                            if not seen:  # no: the query is misspelt
+                                raise
+                            row = None
+                        lane.owner(row[0] if row and len(row) == 1 else row and ", ".join(map(str, row)))
+                        lane.watching()
+                        seen = True
+                        time.sleep(0.005)
             lane.silent()
+
+
+class _Impatient(psycopg.Connection):
+    """psycopg itself waits for an answer as long as the connection stands, also for one that a cut link swallowed."""
+
+    answer_s = 2.0
+
+    def wait(self, gen, interval=0.1, timeout=None):
+        if timeout is not None:  # a caller with a bound of its own: notifies(timeout=…)
+            return super().wait(gen, interval, timeout)
+        deadline = time.monotonic() + self.answer_s
+        try:
+            return super().wait(gen, interval, self.answer_s)
+        except psycopg.OperationalError:
+            if time.monotonic() < deadline:
+                raise
+            self.close()
+            raise psycopg.errors.ConnectionTimeout(f"no answer within {self.answer_s:g} s") from None
+
+
+def _as(account) -> list[str]:
+    """What to put before a command to run it as that user. PDEATHSIG is lost with the change of user: made again."""
+    if account is None:
+        return []
+    ids = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+    return ["setpriv", *ids, "--pdeathsig=KILL"]
+
+
+def _template(program: str, account, folder: str) -> Path:
+    """An empty cluster, made once for all labs (it takes ten times as long as the copy); only the caller can read it.
+
+    Labs that begin at the same time each make one, and the first to finish puts it in place.
+    """
+    initdb = Path(program).with_name("initdb")
+    made_by = f"{initdb} {initdb.stat().st_mtime_ns} {_INITDB}"
+    template = home() / f"postgres-{zlib.crc32(made_by.encode()):08x}"
+    if template.exists():
+        return template
+    with tempfile.TemporaryDirectory(dir=folder) as place, tempfile.TemporaryDirectory(dir=home()) as mine:
+        if account:
+            os.chown(place, account.pw_uid, account.pw_gid)
+        done = subprocess.run(
+            [*_as(account), initdb, *_INITDB, "-D", f"{place}/data"],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if done.returncode:
+            raise ServerDied(
+                "PostgreSQL could not make its first database.",
+                f"Its last words: {' / '.join(done.stderr.strip().splitlines()[-3:])}",
+                "The folder of the servers must be reachable for others: export LABKIT_TMP=/a/folder/of/yours",
+            )
+        shutil.copytree(f"{place}/data", f"{mine}/data")
+        subprocess.run([initdb, "--sync-only", "-D", f"{mine}/data"], capture_output=True, check=True, timeout=120)
+        with contextlib.suppress(OSError):  # another lab was faster
+            os.rename(f"{mine}/data", template)
+    return template

@@ -1,23 +1,47 @@
-"""Redis: one node, on its own."""
+"""Redis: nodes on their own, or a primary with replicas.
+
+Each replica logs in at its primary as an ACL user of its own, named after it, and so do the Sentinels. A fault takes the
+rights away from one of them: a cut that hits exactly one replica, or a primary that serves clients and nobody else.
+"""
 
 import contextlib
 import socket
+from pathlib import Path
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..observe import Lane
+from ..errors import LabError
 from .base import Launch, Server
+from .redis_watch import KeyWatch
 
-_LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+PASSWORD = "labkit"  # no secret: the servers of a lab are reached from this machine only
+SENTINELS = "sentinels"  # the user as which all Sentinels log in
+_LOGIN = f"on >{PASSWORD}"
+_REPLICATE = f"{_LOGIN} +psync +replconf +ping"
+# The rights that Redis's own documentation lists for Sentinels; the channel is where they find each other.
+_SUPERVISE = (
+    f"{_LOGIN} allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname"
+    " +client|kill +script|kill"
+)
+_LOOK_S = 0.25
 
 
 class Redis(Server):
     kind = "redis"
     program = "redis-server"
+    clock = True
+
+    def introduce(self, nodes):
+        if nodes[0].role != "primary":
+            return
+        for node in nodes:  # any of them may become the primary, so each knows all the users
+            node.options |= {"group": nodes[0].name, "members": [n.name for n in nodes]}
+        nodes[0].options["replicas"] = len(nodes) - 1
 
     def launch(self, program, node, folder):
+        own = self.own_files(node)
         config = {
             "bind": "127.0.0.1",
             "port": node.port,
@@ -25,58 +49,186 @@ class Redis(Server):
             "save": "",
             "notify-keyspace-events": "KEA",  # the observers listen
             "dir": folder,
+            **self.settings(node),
             **node.options.get("config", {}),
         }
-        return Launch([program, *(word for name, value in config.items() for word in (f"--{name}", str(value)))])
+        words = [word for name, value in config.items() for word in (f"--{name}", str(value))]
+        files = absent(folder, own)
+        if "group" in node.options:
+            users = "".join(f"user {name} {rules}\n" for name, rules in users_of(node).items())
+            files["users.acl"] = f"user default on nopass ~* &* +@all\n{users}"
+        return Launch([program, *own.keys() & {"redis.conf"}, *words], files=files)
+
+    def settings(self, node) -> dict[str, str]:
+        """The settings of a node that belongs with others."""
+        if "group" not in node.options:
+            return {}
+        return {
+            "aclfile": "users.acl",
+            "masteruser": node.name,
+            "masterauth": PASSWORD,
+            "repl-diskless-sync": "yes",
+            "repl-diskless-sync-delay": "0",  # five seconds by default, to wait for more replicas
+        }
+
+    def own_files(self, node) -> dict[str, str]:
+        """The files that the server itself rewrites later, and how they begin: here, whose replica it is."""
+        if "group" not in node.options:
+            return {}
+        primary = node.options.get("primary")  # known after the first start
+        return {"redis.conf": f"replicaof {primary[0]} {primary[1]}\n" if primary else ""}
 
     def ready(self, node):
-        try:
-            with socket.create_connection((node.host, node.port), 0.5) as sock:
-                sock.sendall(b"PING\r\n")
-                return sock.recv(64).startswith(b"+PONG")
-        except OSError:
+        return say(node, "PING").startswith("+PONG")
+
+    def form(self, nodes):
+        """Tell the replicas of their primary: a replica started with it could come too early, and would wait 1 s."""
+        primary, *replicas = nodes
+        for replica in replicas if primary.role == "primary" else ():
+            replica.options["primary"] = [primary.host, primary.port]
+            self.follow(replica, primary.host, primary.port)
+
+    def formed(self, node):
+        """The primary: WAIT is answered by all replicas. A replica: its link is up."""
+        if node.role == "replica":
+            return self.in_sync(node)
+        replicas = node.options.get("replicas", 0)
+        return replicas == 0 or self._stream_flows(node, replicas)
+
+    def _stream_flows(self, primary, replicas: int) -> bool:
+        with primary.client() as client:
+            told = client.info("replication")
+            if [told.get(f"slave{i}", {}).get("state") for i in range(replicas)] != ["online"] * replicas:
+                return False
+            client.publish("labkit", "")  # goes to replicas, and leaves nothing in the data
+            if client.wait(replicas, 20) == replicas:
+                return True
+            # A replica's first acknowledgement can arrive before the primary has noticed that its child, which sent
+            # the data, has ended; the next comes a second later. A new connection goes on from here at once.
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
             return False
 
+    def role(self, node):
+        if "group" not in node.options:
+            return None
+        told = say(node, "ROLE")[:32]
+        return "primary" if "master" in told else "replica" if "slave" in told else None
+
+    def follow(self, replica, host: str, port: int) -> None:
+        """Make it a replica of the server at this address, over restarts too."""
+        with taken_by(replica), replica.client() as client:
+            client.replicaof(host, port)
+            client.config_rewrite()
+
+    def promote(self, replica) -> None:
+        """Make it a primary, over restarts too."""
+        self.follow(replica, "NO", "ONE")
+
+    def in_sync(self, replica) -> bool:
+        """One look: its link to its primary is up."""
+        with replica.client() as client:
+            return client.info("replication").get("master_link_status") == "up"
+
+    def settle_users(self, node) -> None:
+        """Make a running server know exactly the users of `users_of`. Who lost the right to log in is thrown out."""
+        users = users_of(node)
+        with taken_by(node), node.client() as client:
+            for name in set(client.acl_users()) - {"default", *users}:
+                client.acl_deluser(name)
+            for name, rules in users.items():
+                client.execute_command("ACL", "SETUSER", name, "reset", *rules.split())
+
     def client(self, host, port, *, name, timeout_s, **options):
-        # redis-py retries ten times by default, which would hide every failure and cost seconds.
-        return redis.Redis(
-            host=host, port=port, decode_responses=True, client_name=name if name.isascii() else None,
-            socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0), **options,
-        )  # fmt: skip
+        return redis.Redis(host=host, port=port, **client_options(name, timeout_s), **options)
 
     def lease(self, client, key):
         value, ttl_ms = client.pipeline().get(key).pttl(key).execute()
         return value, ttl_ms / 1e3 if ttl_ms >= 0 else None
 
     def observe(self, w, node, key):
-        """Keyspace events say when, GET says who, and a poll each 5 ms makes a dead key expire in time."""
-        lane = Lane(w, node, key)
-        while not w.stopping:
-            client = self.client(node.host, node.port, name="observer", timeout_s=0.25)
-            with contextlib.suppress(*_LOST), contextlib.closing(client):
-                self._follow(w, client, key, lane)
-            lane.silent()
+        KeyWatch(w, node, key, lambda: self._observer(node)).run()
 
-    def _follow(self, w, client, key, lane):
-        events = client.pubsub(ignore_subscribe_messages=True)
-        events.subscribe(f"__keyspace@0__:{key}")
-        seen, known_until_ms, is_list = 0, 0.0, client.type(key) == "list"
-        while not w.stopping:
-            message = events.get_message(timeout=0.005)
-            if message and message["data"] in ("rpush", "lpush"):
-                is_list = True
-            if is_list:
-                new = client.lrange(key, seen, -1)
-                seen += len(new)
-                lane.appended(new)
-            else:
-                value, left_ms, (now_s, now_us) = client.pipeline().get(key).pttl(key).time().execute()
-                until_ms = now_s * 1e3 + now_us / 1e3 + left_ms if left_ms >= 0 else 0.0
-                renewed = value is not None and value == lane.value and until_ms > known_until_ms + 20
-                if message and message["data"] == "set" and value is None and lane.value is None:
-                    lane.mark("owned, too short to see by whom")
-                lane.owner(value, left_ms if left_ms >= 0 else None)
-                if renewed:
-                    lane.mark("renewed", left_ms=left_ms)
-                known_until_ms = until_ms
-            lane.watching()
+    def _observer(self, node, **options):
+        return self.client(node.host, node.port, name="observer", timeout_s=_LOOK_S, **options)
+
+
+def client_options(name: str, timeout_s: float) -> dict:
+    """redis-py retries ten times by default, which would hide every failure and cost seconds."""
+    return {
+        "decode_responses": True,
+        "client_name": name if name.isascii() else None,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def absent(folder: str, files: dict[str, str]) -> dict[str, str]:
+    """Those of the files that are not in the folder yet."""
+    return {name: text for name, text in files.items() if not (Path(folder) / name).exists()}
+
+
+def say(node, command: str) -> str:
+    """The beginning of a server's answer to one command, '' if there is none: a look that takes 0.2 ms."""
+    try:
+        with socket.create_connection((node.host, node.port), _LOOK_S) as sock:
+            sock.sendall(command.encode() + b"\r\n")
+            return sock.recv(4096).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def taken_by(node):
+    """The commands within must be taken. Raises LabError when the server does not answer, or refuses."""
+    try:
+        yield
+    except redis.exceptions.RedisError as error:
+        raise LabError(
+            f"{node.name} did not take the command: {error}",
+            "It may be overloaded, still loading its data, or something outside the laboratory ended or stopped it.",
+            f"Look at its last words: print({node.name.replace('-', '_')}.log)",
+        ) from None
+
+
+def users_of(node) -> dict[str, str]:
+    """The users, beside the default one, that a member of a group should know now: {name: rules}.
+
+    Faults change it: node.options["cut"] names the replicas that have no rights here, node.options["isolated"] is True
+    while nobody but clients has any. The Sentinels' user always stays, if without rights: were it gone, they would go
+    on as the default user, who may do anything.
+    """
+    if node.options.get("isolated"):
+        return {SENTINELS: f"{_LOGIN} allchannels"}
+    cut = node.options.get("cut", ())
+    users = {name: _REPLICATE for name in node.options["members"] if name != node.name and name not in cut}
+    return {**users, SENTINELS: _SUPERVISE}
+
+
+def check_topology(n: int, replicas: int, sentinels: int, cluster: int) -> None:
+    """Raises LabError for what cannot be, or would teach something wrong."""
+    if n < 1 or min(replicas, sentinels, cluster) < 0:
+        raise _impossible("A number of nodes is too small.", "There is at least one node, and no number is negative.")
+    if n > 1 and (replicas or sentinels or cluster):
+        raise _impossible(
+            f"{n} independent nodes cannot have replicas, Sentinels or a Cluster.",
+            "n counts servers that know nothing of each other; the other numbers are about servers that do.",
+        )
+    if sentinels and not replicas:
+        raise _impossible(
+            f"{sentinels} Sentinels would have nothing to do.", "They promote a replica when the primary is down: give one."
+        )
+    if cluster and (replicas or sentinels):
+        raise _impossible("A Cluster has its own replicas and needs no Sentinels.", "Its members watch over each other.")
+    if cluster and cluster != 3 and (cluster < 6 or cluster % 2):
+        raise _impossible(
+            f"A Cluster cannot be made of {cluster} nodes here.",
+            "It needs three primaries to agree on a failure; here each has no replica, or one.",
+        )
+
+
+def _impossible(what: str, why: str) -> LabError:
+    return LabError(
+        what, why, "One of: lab.redis(5), lab.redis(replicas=1), lab.redis(replicas=2, sentinels=3), lab.redis(cluster=6)"
+    )
+

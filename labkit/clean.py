@@ -1,0 +1,86 @@
+"""`make clean`: removes what a crash left, folders and processes, and nothing else.
+
+A keeper holds a lock on a file in its lab's folder as long as it lives. So a folder whose lock is free is a leftover,
+and so is a process of a session (see `session_of`) that has neither a folder nor a keeper. No name tells anything.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+from .session import LOCK, end_processes, is_session, scratch, session_of
+
+_YOUNG_S = 60.0  # a folder without its lock may belong to a lab that is being made right now
+
+
+def clean() -> list[str]:
+    """Remove this user's leftovers. Returns what was done, in words, a line each."""
+    told = []
+    for folder in _folders():
+        if not _in_use(folder):
+            told += _end(folder.name)
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                told.append(f"could not remove the folder {folder}: {error.strerror}")
+            else:
+                told.append(f"removed the folder {folder}")
+    for session_id in _without_folder():
+        told += _end(session_id)
+    return told
+
+
+def _folders() -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(scratch()) as entries:
+        return [
+            Path(entry.path) for entry in entries
+            if is_session(entry.name) and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid()
+        ]  # fmt: skip
+    return []
+
+
+def _in_use(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime < _YOUNG_S
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _without_folder() -> set[str]:
+    """Sessions of this user's processes that have no folder here and no keeper. (A folder may lie elsewhere.)"""
+    found, kept = set(), set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it may end any moment, and others' we may not look at
+            session_id = session_of(int(pid))
+            if session_id and os.stat(f"/proc/{pid}").st_uid == os.getuid() and int(pid) != os.getpid():
+                found.add(session_id)
+                if any(_is_lock(session_id, f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")):
+                    kept.add(session_id)
+    return {session_id for session_id in found - kept if not (scratch() / session_id).exists()}
+
+
+def _is_lock(session_id: str, link: str) -> bool:
+    try:
+        return os.readlink(link).removesuffix(" (deleted)").endswith(f"/{session_id}/{LOCK}")
+    except OSError:
+        return False
+
+
+def _end(session_id: str) -> list[str]:
+    return [f"ended the process {pid} of {session_id}" for pid in end_processes(session_id)]
+
+
+def main() -> int:
+    """Clean, and say what was removed."""
+    print("\n".join(clean()) or "Nothing was left behind.")
+    return 0
