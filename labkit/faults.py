@@ -3,7 +3,7 @@
 import signal
 
 from . import links
-from .errors import LabError
+from .errors import LabError, Unsupported
 from .node import Node
 from .worker import Worker
 
@@ -171,6 +171,52 @@ class Faults:
     def _link_faults(self, worker_name: str, node: Node) -> list[str]:
         """What is broken on the way between them: "cut from redis-1 (reset)", "5 ms late to redis-1"."""
         return [f for lane, f in self._faults if lane == worker_name and f.split(" (")[0].endswith(f" {node.name}")]
+
+    # -- faults: the wall clock
+    def set_clock(self, node: Node, *, jump_s: float = 0.0, rate: float | None = None) -> None:
+        """Put a Redis node's wall clock forwards (or back: a negative number); or let it run at `rate` x the true pace.
+
+        Jumps add up; a new rate takes the place of the old one. Its monotonic clock, and everybody else's, stays true.
+        Raises Unsupported where it cannot be moved: ask lab.can("clock").
+        """
+        self._check_open()
+        with self._verbs:
+            if not isinstance(node, Node) or (node.state == "running" and not self._driver.moves_clock(node)):
+                raise Unsupported(
+                    f"The clock of {node.name} cannot be moved.",
+                    "It is no Redis node, or there was no C compiler here when it was started.",
+                    "Type: make setup, and start the lab again; or look at the chapter's recorded run.",
+                )
+            self._must_run(node)
+            if (not jump_s and rate is None) or not (abs(jump_s) <= 1e8 and 0 <= (rate or 0) <= 1000):
+                raise LabError(
+                    f"A clock cannot be set like that: jump_s={jump_s}, rate={rate}.",
+                    "A jump is in seconds, three years at most; a rate is between 0 (it stands) and 1000.",
+                    f"For example lab.set_clock({node.name}, jump_s=60) or lab.set_clock({node.name}, rate=2)",
+                )
+            clock = self._driver.clock(node)
+            before = repr(clock)
+            clock.jump(jump_s)
+            if rate is not None:
+                clock.run_at(rate)
+            self._healed(node.name, before)
+            if not clock.right:
+                self._fault(node.name, repr(clock), lambda: self.reset_clock(node))
+
+    def reset_clock(self, node: Node) -> None:
+        """Put a node's wall clock right: the true time at the true pace."""
+        self._check_open()
+        with self._verbs:
+            clock = self._driver.clock(node)
+            if clock.right:
+                raise LabError(
+                    f"The clock of {node.name} is right.",
+                    "Nothing moved it, or it was put right already.",
+                    f"Move it first: lab.set_clock({node.name}, jump_s=60)",
+                )
+            was = repr(clock)
+            clock.reset()
+            self._healed(node.name, was)
 
     # -- what is broken now
     def _fault(self, lane: str, fault: str, heal) -> None:

@@ -119,16 +119,18 @@ class Keeper:
         return {"gone": pid not in self.children}
 
     def _stop_all(self, root: int) -> list[int]:
-        """Stop a process and all below it, the root first, until none is left that could still fork a new one."""
-        deadline = time.monotonic() + 2
-        while True:
+        """Stop a process and all below it, until a second look finds nobody who was born during the first."""
+        deadline, stopped = time.monotonic() + 2, []
+        while time.monotonic() < deadline:
             whole = [root, *_descendants(root)]
+            if whole == stopped:
+                break
             moving = [pid for pid in whole if not _stopped(pid)]
-            if not moving or time.monotonic() > deadline:
-                return whole
             for pid in moving:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
+            stopped = [] if moving else whole
+        return whole
 
     def _gone(self, pid: int) -> bool:
         self._reap()

@@ -11,8 +11,11 @@ from . import local, servers
 from .errors import LabError, WaitError
 from .faults import Faults
 from .node import Node
-from .observe import OBSERVER, WATCHING, observe
+from .observe import OBSERVER, WATCHING
+from .peers import Peers
 from .record import LAB, Recorder, Timeline
+from .replication import Replication
+from .servers import topology
 from .session import Session
 from .worker import Worker
 
@@ -65,7 +68,7 @@ class Run:
         return f"Run({self.title}, {len(t.events)} events, {t.seconds:.1f} s{'' if self._stop else ', going on'})"
 
 
-class Lab(Faults):
+class Lab(Faults, Replication, Peers):
     """One laboratory: a driver, its nodes, its faults. Make one a notebook; a new one of the same name closes the old.
 
     driver -- "auto" or "local". seed -- makes `random` in the workers repeat.
@@ -94,17 +97,41 @@ class Lab(Faults):
         print(f"Lab {name}: {self._driver.banner()}, ready in {(time.perf_counter() - start) * 1e3:.0f} ms")
 
     # -- nodes
-    def redis(self, n: int = 1, *, config: dict | None = None):
-        """One Redis, or a list of n independent ones.
+    def redis(self, n=1, *, replicas=0, sentinels=0, cluster=0, config: dict | None = None, down_after_ms=500):
+        """One Redis; or a list to unpack: n independent ones; primary, *replicas; primary, *replicas, *sentinels; a Cluster.
 
-        config -- settings as redis.conf names them, e.g. {"maxmemory": "4mb", "appendonly": "yes"}.
+        cluster -- how many members: 3 primaries, or an even number from 6 on, first the primaries, then a replica of each.
+        config -- settings as redis.conf names them, e.g. {"maxmemory": "4mb", "appendonly": "yes"}; not for Sentinels.
+        down_after_ms -- how long a primary may be silent before a Sentinel holds it for down.
         """
-        made = self._new_nodes("redis", ["single"] * n, config=config or {})
-        return made[0] if n == 1 else made
+        topology.check(n, replicas, sentinels, cluster, down_after_ms)
+        config = config or {}
+        if cluster:
+            primaries = cluster if cluster == 3 else cluster // 2
+            roles = ["primary"] * primaries + ["replica"] * (cluster - primaries)
+            return self._new_nodes("cluster", roles, config=config)
+        if not replicas:
+            made = self._new_nodes("redis", ["single"] * n, config=config)
+            return made[0] if n == 1 else made
+        made = self._new_nodes("redis", ["primary"] + ["replica"] * replicas, config=config)
+        if not sentinels:
+            return made
+        watched = [(node.name, node.host, node.port) for node in made]  # the primary comes first
+        roles = ["sentinel"] * sentinels
+        return made + self._new_nodes("sentinel", roles, watched=watched, down_after_ms=down_after_ms)
 
     def postgres(self, *, config: dict | None = None) -> Node:
         """One PostgreSQL with an empty database. config -- settings as postgresql.conf names them."""
         return self._new_nodes("postgres", ["single"], config=config or {})[0]
+
+    def etcd(self, n: int = 1, *, peer_links: bool = False, config: dict | None = None):
+        """One etcd, or a cluster of n to unpack: a list of its members.
+
+        peer_links -- their ways to each other lead over links, so that `cut_peers` can cut them; it costs throughput.
+        config -- flags of etcd by name, e.g. {"heartbeat-interval": 20}.
+        """
+        made = self._new_nodes("etcd", ["member"] * n, peer_links=peer_links, config=config or {})
+        return made[0] if n == 1 else made
 
     def _new_nodes(self, kind: str, roles: list[str], **options) -> list[Node]:
         """Start nodes that belong together, one a role, and wait until all of them serve."""
@@ -142,7 +169,7 @@ class Lab(Faults):
         self._must_run(node)
         run = self._current_run()
         self._observers += 1
-        observer = Worker(self, f"{OBSERVER}{self._observers}", observe, (node, key), {})
+        observer = Worker(self, f"{OBSERVER}{self._observers}", servers.of(node.kind).observe, (node, key), {})
         run.workers[observer.name] = observer
         observer.run_to(WATCHING).start()
 

@@ -30,8 +30,7 @@ class _Link:
     def __init__(self):
         self.cut: str | None = None
         self.delay_s = {"requests": 0.0, "replies": 0.0}
-        self.target: tuple[str, int] | None = None
-        self.port = 0
+        self.host, self.port = "", 0  # the node's
         self.listener: asyncio.Server | None = None
         self.pairs: set[_Pair] = set()
 
@@ -45,8 +44,8 @@ class _Link:
 class _Pair:
     """One connection: the worker's end, the node's end."""
 
-    def __init__(self, link: _Link):
-        self.link, self.lost = link, False
+    def __init__(self, link: _Link, port: int):
+        self.link, self.port, self.lost = link, port, False
         self.requests, self.replies = _End(self, "requests"), _End(self, "replies")
         link.pairs.add(self)
 
@@ -58,7 +57,7 @@ class _Pair:
 
     async def reach_node(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.replies, *self.link.target)
+            await asyncio.get_running_loop().create_connection(lambda: self.replies, self.link.host, self.port)
         except OSError:
             self.abort()
         else:
@@ -140,6 +139,34 @@ class _End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
 
+class _Proxy(asyncio.Protocol):
+    """Where a member of a cluster knocks to reach its peers: SOCKS5 (RFC 1928) in front of its links to them.
+
+    All members are told the same address of a peer, so an address does not tell who calls: each has a proxy of its own.
+    """
+
+    def __init__(self, ways: dict[int, _Link]):
+        self.ways, self.heard, self.greeted = ways, b"", False  # ways: a peer's port -> the link that leads to it
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.heard += data
+        if not self.greeted and len(self.heard) > 1 and len(self.heard) >= 2 + self.heard[1]:
+            self.greeted, self.heard = True, self.heard[2 + self.heard[1] :]  # version, number of methods, methods
+            self.transport.write(b"\x05\x00")  # without a password
+        if self.greeted and len(self.heard) >= 10:  # version, connect, 0, kind of address, IPv4 address, port
+            port = int.from_bytes(self.heard[8:10])
+            if port not in self.ways or self.heard[:4] != b"\x05\x01\x00\x01":
+                self.transport.abort()
+                return
+            self.transport.write(b"\x05\x00\x00\x01" + bytes(6))  # done
+            end = _Pair(self.ways[port], port).requests
+            self.transport.set_protocol(end)
+            end.connection_made(self.transport)
+
+
 _running: set[asyncio.Task] = set()
 
 
@@ -168,29 +195,40 @@ def serve(listener: socket.socket) -> None:
     asyncio.run(_serve(listener))
 
 
-async def _serve(listener: socket.socket) -> None:
+async def _listen(protocol) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=512)
+
+
+async def _serve(commands: socket.socket) -> None:
     links: dict[tuple[str, str], _Link] = {}
+    proxies: dict[str, tuple[asyncio.Server, dict[int, _Link]]] = {}
 
     async def obey(reader, writer):
         while line := await reader.readline():
             ask = json.loads(line)
             link = links.setdefault((ask["who"], ask["node"]), _Link())
+            listener = link.listener
             if ask["op"] == "open":
-                link.target = tuple(ask["target"])
-                if not link.listener:
-                    link.listener = await asyncio.get_running_loop().create_server(
-                        lambda link=link: _Pair(link).requests, "127.0.0.1", 0, backlog=512
-                    )
-                    link.port = link.listener.sockets[0].getsockname()[1]
+                link.host, link.port = ask["host"], ask["port"]
+                if not listener:
+                    listener = link.listener = await _listen(lambda link=link: _Pair(link, link.port).requests)
+            elif ask["op"] == "proxy":
+                link.host = ask["host"]
+                if ask["who"] not in proxies:
+                    ways: dict[int, _Link] = {}
+                    proxies[ask["who"]] = await _listen(lambda ways=ways: _Proxy(ways)), ways
+                listener, ways = proxies[ask["who"]]
+                ways.update(dict.fromkeys(ask["ports"], link))
             elif ask["op"] == "cut":
                 link.set_cut(ask["how"])
             elif ask["op"] == "delay":
                 link.delay_s.update(ask["delay_s"])
-            writer.write(json.dumps({"port": link.port}).encode() + b"\n")
+            port = listener.sockets[0].getsockname()[1] if listener else 0
+            writer.write(json.dumps({"port": port}).encode() + b"\n")
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(obey, sock=listener)
+    server = await asyncio.start_unix_server(obey, sock=commands)
     await server.serve_forever()
 
 
@@ -219,7 +257,15 @@ def _ask(path: str, **ask) -> dict:
 
 def open_link(path: str, who: str, node) -> int:
     """The port on loopback of `who`'s way to `node` (anything with name, host and port)."""
-    return _ask(path, op="open", who=who, node=node.name, target=[node.host, node.port])["port"]
+    return _ask(path, op="open", who=who, node=node.name, host=node.host, port=node.port)["port"]
+
+
+def open_proxy(path: str, member, peers) -> int:
+    """The port on loopback of the proxy through which `member` reaches its peers, each over a link of its own."""
+    for peer in peers:
+        _, *ports = peer.ports.values()  # all but the clients'
+        port = _ask(path, op="proxy", who=member.name, node=peer.name, host=peer.host, ports=ports)["port"]
+    return port
 
 
 def cut_link(path: str, who: str, node_name: str, how: str | None) -> None:

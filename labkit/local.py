@@ -11,7 +11,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from . import programs, servers
+from . import links, programs, servers
 from .clock import Clock, library
 from .errors import LabError, ServerDied
 from .session import Session
@@ -39,6 +39,9 @@ class Local:
             node.ports = {purpose: self._reserve(node.name, purpose) for purpose in server.ports}
         if new:
             server.introduce(new)
+        for node in new if new and new[0].options.get("peer_links") else ():
+            peers = [peer for peer in new if peer is not node]
+            node.options["proxy"] = ("127.0.0.1", links.open_proxy(f"{self._session.folder}/links.sock", node, peers))
         try:
             for node in nodes:
                 self._launch(node, server, program)
@@ -167,7 +170,9 @@ class Local:
 
     def can(self, power: str) -> bool:
         """The powers of this driver; see the table in docs/design.md."""
-        return power in {"pause", "kill", "restart", "cut", "delay"}
+        if power == "clock":
+            return library() is not None
+        return power in {"pause", "kill", "restart", "cut", "delay", "cut_replication", "delay_replication", "isolate"}
 
     def _folder(self, node) -> Path:
         return self._session.folder / node.name

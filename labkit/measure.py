@@ -46,7 +46,7 @@ def _steps(up: list[float], down: list[float]) -> list[Step]:
 def rates(times_s: Iterable[float], bin_s: float, until_s: float | None = None) -> list[tuple[float, float]]:
     """Events a second in bins of `bin_s` from 0 to `until_s` (None: the last event), as [(start of the bin, rate), …].
 
-    The last bin may reach past `until_s`; its rate is of the whole bin, so a run that just began looks slow, never fast.
+    The last bin may reach past `until_s`; its rate is of the whole bin: a run that just began looks slow, never fast.
     """
     if not bin_s > 0:
         raise LabError(

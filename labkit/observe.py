@@ -4,15 +4,9 @@ An observer is a worker, so a busy kernel cannot starve it. Its events come a li
 millisecond), so checks never order them against the workers' events. Watching is opt-in, as reading changes the server.
 """
 
-from . import servers
-
 OBSERVER = "·"  # the first letter of an observer's name; it has no lane of its own
 
 WATCHING = "watching"
-
-
-def observe(w, node, key: str) -> None:
-    servers.of(node.kind).observe(w, node, key)
 
 
 class Lane:

@@ -34,7 +34,8 @@ class Recorder:
         if kind == "begin":
             data["span"] = number
         row = [time.monotonic_ns(), os.getpid(), number, lane, kind, name, data]
-        line = (json.dumps(row, default=str, ensure_ascii=False) + "\n").encode()
+        # The line break comes first: a line that a full disk cut short then spoils only itself, whoever writes next.
+        line = ("\n" + json.dumps(row, default=str, ensure_ascii=False)).encode()
         try:
             written = os.write(self.fd, line)
         except OSError as error:
@@ -88,6 +89,10 @@ class Span:
         return self.data.get("outcome", "ok" if self.how == "ended" else "unknown")
 
 
+def _names_the_run(e: Event) -> bool:
+    return e.kind == "note" and e.name == "run" and "title" in e.data
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The ordered record of one run. It draws itself, checks judge it, measures count it; nothing changes it."""
@@ -112,13 +117,13 @@ class Timeline:
         for line in blob.splitlines():
             try:
                 t, pid, number, lane, kind, name, data = json.loads(line)
-            except ValueError:
+            except (ValueError, TypeError):
                 continue
             rows.append((t, pid, number, lane, kind, name, data))
         rows.sort(key=lambda row: row[:3])
         zero = rows[0][0] if rows else 0
         events = tuple(Event((t - zero) / 1e9, lane, kind, name, data, pid) for t, pid, _, lane, kind, name, data in rows)
-        told = [e.data["title"] for e in events if e.kind == "note" and e.name == "run"]
+        told = [e.data["title"] for e in events if _names_the_run(e)]
         return cls(events, title or (told[0] if told else ""))
 
     def save(self, path) -> Path:
@@ -127,7 +132,7 @@ class Timeline:
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = ([round(e.t * 1e9), e.pid, i, e.lane, e.kind, e.name, e.data] for i, e in enumerate(self.events))
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        if not any(e.name == "run" for e in self.events):
+        if not any(map(_names_the_run, self.events)):
             text = json.dumps([0, 0, -1, LAB, "note", "run", {"title": self.title}]) + "\n" + text
         path.write_text(text, encoding="utf-8")
         return path
@@ -166,8 +171,8 @@ class Timeline:
                 opened[e.pid, e.data["span"]] = e
             elif e.kind == "end" and (e.pid, e.data["span"]) in opened:
                 close((e.pid, e.data["span"]), e.t, "ended", e.data)
-            elif e.kind == "note" and e.name == "exit":
-                for key in [key for key in opened if key[0] == e.data["pid"]]:
+            elif e.kind == "note" and e.name == "exit" and "what" not in e.data:  # not a worker of that name
+                for key in [key for key in opened if key[0] == e.data.get("pid")]:
                     close(key, e.t, "died", {})
         for key in list(opened):
             close(key, self.seconds, "open", {})

@@ -1,7 +1,7 @@
-"""The faults of servers that belong together: a replica cut off or late, a primary alone, a promotion by hand.
+"""The faults of servers that belong together: a replica cut off or late, a primary left alone, a promotion by hand.
 
-Verbs of the Lab, like those of faults.py. They work on the servers themselves, by taking rights away (see
-servers/redis.py), so that they need no rights on the machine and hit exactly one connection.
+Verbs of the Lab, as those of faults.py. They work by taking rights away at the servers (see servers/redis.py), so they
+need no rights on this machine, and hit one connection and no other.
 """
 
 from collections import Counter
@@ -14,28 +14,228 @@ _CUT, _ALONE = "replication cut", "isolated"
 
 
 class Replication:
-    """The part of Lab for a primary with its replicas."""
+    """The part of Lab for primaries and their replicas."""
 
-    # -- who is primary
     def primary(self, nodes, key: str | None = None) -> Node | None:
-        """The node that is primary now, None while none is. Servers that answer are asked, each for 0.25 s at most.
+        """The node that is primary now; None while none is. Asks those that run, each for 0.25 s at most.
 
-        Where Sentinels are among the nodes, it is the one that most of them name. Without them, raises LabError when
-        two say so (a split brain). In a Cluster, the one that most members name for `key`.
+        With Sentinels among the nodes: the one that most of them name. In a Cluster: the one that most members name for
+        `key`. Else raises LabError when several say that they are (a split brain).
         """
         self._check_open()
-        nodes = list(nodes)
         awake = [node for node in nodes if node.state == "running"]
-        witnesses = [node for node in awake if servers.of(node.kind).names_primary]
-        told = Counter(servers.of(node.kind).named_primary(node, key) for node in witnesses)
-        if told:
-            (address, _), *_ = told.most_common()
-            return next((node for node in awake if [node.host, node.port] == address and node.role == "primary"), None)
+        named = Counter(filter(None, (servers.of(node.kind).names_primary(node, key) for node in awake)))
         found = [node for node in awake if node.role == "primary"]
+        if named:
+            address = named.most_common(1)[0][0]
+            return next((node for node in found if (node.host, node.port) == address), None)
         if len(found) > 1:
             raise LabError(
-                f"Two say that they are primary: {' and '.join(node.name for node in found)}.",
-                "That is a split brain, or these nodes do not belong together.",
-                "Ask each for itself: [node.role for node in nodes]",
+                f"Several are primary: {' and '.join(node.name for node in found)}.",
+                "That is a split brain, or the shards of a Cluster, each of which has one.",
+                'Ask each for itself: [node.role for node in nodes], or for a key: lab.primary(nodes, key="stock")',
             )
         return found[0] if found else None
+
+    def sentinel(self, nodes, *, timeout_s: float = 2.0):
+        """redis-py's Sentinel client for a look from the notebook, past all links: `lab.sentinel(nodes).primary()`."""
+        from .servers.sentinel import SentinelClient
+
+        return SentinelClient(nodes, _straight, name="notebook", timeout_s=timeout_s)
+
+    def cluster(self, nodes, *, timeout_s: float = 2.0, **options):
+        """redis-py's Cluster client for a look from the notebook, past all links."""
+        from .servers.cluster import cluster_client
+
+        return cluster_client(nodes, _straight, name="notebook", timeout_s=timeout_s, **options)
+
+    # -- faults
+    def cut_replication(self, replica: Node) -> None:
+        """No primary reaches this replica any more: its user is thrown out, and cannot log in again.
+
+        Clients, Sentinels and other replicas notice nothing. Sentinels do not promote a replica that has been cut off
+        for ten times their `down_after_ms` before the primary goes.
+        """
+        self._check_open()
+        with self._verbs:
+            others = [node for node in self._group(replica) if node is not replica]
+            self._must_not_be(replica, _CUT, "heal_replication")
+            self._must_be_replica(replica)
+            for node in others:
+                node.options["cut"] = [*node.options.get("cut", ()), replica.name]
+            self._settle(others, undo=lambda: self._forget_cut(replica, others))
+            self._fault(replica.name, _CUT, lambda: self.heal_replication(replica))
+
+    def delay_replication(self, replica: Node, ms: float) -> None:
+        """Every byte between the primary and this replica arrives `ms` later, each way.
+
+        Raises Unsupported with Sentinels and in a Cluster.
+        """
+        self._check_open()
+        with self._verbs:
+            self._must_be_a_plain_pair(
+                replica,
+                "Replication cannot be delayed here.",
+                "The delay is a link that the replica is told to take; it would soon be told the straight way again.",
+                f"Cut it instead: lab.cut_replication({replica.name}); or take a plain pair: lab.redis(replicas=1)",
+            )
+            self._must_be_replica(replica)
+            primary = self.primary(self._group(replica))
+            if primary is None:
+                raise LabError(
+                    f"No primary of {replica.name} is running.",
+                    "It is frozen or dead, so there is nothing to be late.",
+                    "Delay it before the primary fails.",
+                )
+            if not self._late(replica):
+                port = links.open_link(self._links, replica.name, primary)
+                self._follow(replica, "127.0.0.1", port)
+            links.delay_link(self._links, replica.name, primary.name, ms / 1e3, ms / 1e3)
+            for fault in self._late(replica):
+                self._healed(replica.name, fault)
+            self._fault(replica.name, f"replication {ms:g} ms late", lambda: self.heal_replication(replica))
+
+    def heal_replication(self, replica: Node) -> None:
+        """Mend what `cut_replication` and `delay_replication` did to this replica. It catches up within a second."""
+        self._check_open()
+        with self._verbs:
+            others = [node for node in self._group(replica) if node is not replica]
+            late, cut = self._late(replica), (replica.name, _CUT) in self._faults
+            if not late and not cut:
+                raise LabError(
+                    f"Nothing is wrong with the replication of {replica.name}.",
+                    "No cell cut or delayed it, or it was mended already.",
+                    f"Cut it first: lab.cut_replication({replica.name})",
+                )
+            if cut:
+                self._forget_cut(replica, others)
+                self._settle(others)
+                self._healed(replica.name, _CUT)
+            for fault in late:
+                for node in others:
+                    links.delay_link(self._links, replica.name, node.name, 0.0, 0.0)
+                if replica.state == "running" and replica.role == "replica":
+                    self._follow(replica, *replica.options["primary"])
+                self._healed(replica.name, fault)
+
+    def isolate(self, primary: Node) -> None:
+        """The primary goes on serving clients, and no replica or Sentinel can reach it: one half of a split brain."""
+        self._check_open()
+        with self._verbs:
+            self._group(primary)
+            if primary.kind == "cluster":
+                raise Unsupported(
+                    "A member of a Cluster cannot be isolated here.",
+                    "The members talk over a port of their own that knows no users; cutting that takes a firewall.",
+                    f"Freeze it, lab.pause({primary.name}); or take lab.redis(replicas=2, sentinels=3).",
+                )
+            self._must_not_be(primary, _ALONE, "rejoin")
+            self._must_run(primary)
+            if primary.role != "primary":
+                raise LabError(
+                    f"{primary.name} is a replica now.",
+                    "Only a primary takes writes that can be lost when it comes back.",
+                    "Take the one that is: lab.isolate(lab.primary(nodes))",
+                )
+            primary.options["isolated"] = True
+            self._settle([primary], undo=lambda: primary.options.pop("isolated"))
+            self._fault(primary.name, _ALONE, lambda: self.rejoin(primary))
+
+    def rejoin(self, primary: Node) -> None:
+        """End the isolation. Sentinels that promoted another meanwhile make it a replica: its own writes are gone."""
+        self._check_open()
+        with self._verbs:
+            if (primary.name, _ALONE) not in self._faults:
+                raise LabError(
+                    f"{primary.name} is not isolated.",
+                    "No cell isolated it, or it has rejoined already.",
+                    f"Isolate it first: lab.isolate({primary.name})",
+                )
+            primary.options.pop("isolated")
+            self._settle([primary], undo=lambda: primary.options.update(isolated=True))
+            self._healed(primary.name, _ALONE)
+
+    def promote(self, replica: Node) -> None:
+        """Make a replica a primary (REPLICAOF NO ONE), as somebody does by hand where no Sentinel watches.
+
+        Raises Unsupported with Sentinels and in a Cluster: there, the servers decide.
+        """
+        self._check_open()
+        with self._verbs:
+            self._must_be_a_plain_pair(
+                replica,
+                f"{replica.name} cannot be promoted by hand.",
+                "Its Sentinels, or the members of its Cluster, decide who is primary and would take it back.",
+                "Kill or isolate the primary and wait: lab.until('another primary', lambda: lab.primary(nodes))",
+            )
+            self._must_be_replica(replica)
+            servers.of(replica.kind).promote(replica)
+            self._recorder.add(replica.name, "mark", "promoted", fault=True)
+
+    # -- inside
+    def _group(self, node: Node) -> list[Node]:
+        """The node and those it replicates with."""
+        if "members" not in node.options:
+            raise LabError(
+                f"{node.name} replicates with nobody.",
+                "It was started on its own, or is no Redis server.",
+                "Start a pair: primary, replica = lab.redis(replicas=1)",
+            )
+        return [other for other in self.nodes if other.name in node.options["members"]]
+
+    def _late(self, replica: Node) -> list[str]:
+        return [fault for lane, fault in self._faults if lane == replica.name and fault.endswith(" ms late")]
+
+    def _follow(self, replica: Node, host: str, port: int) -> None:
+        server = servers.of(replica.kind)
+        server.follow(replica, host, port)
+        self.until(f"{replica.name} follows", lambda: server.in_sync(replica))
+
+    def _forget_cut(self, replica: Node, others: list[Node]) -> None:
+        for node in others:
+            node.options["cut"] = [name for name in node.options.get("cut", ()) if name != replica.name]
+
+    def _settle(self, nodes: list[Node], undo=None) -> None:
+        """Make the servers' users what the faults leave them. One that is dead learns it when it is started again."""
+        try:
+            for node in nodes:
+                if node.state == "frozen":
+                    raise LabError(
+                        f"{node.name} is frozen, and a frozen server takes no command.",
+                        "This fault works by a command to it; a cell or the panel froze it before.",
+                        f"Do this first and freeze then, or wake it: lab.resume({node.name})",
+                    )
+            for node in nodes:
+                if node.state == "running":
+                    servers.of(node.kind).settle_users(node)
+        except LabError:
+            if undo:
+                undo()
+            raise
+
+    def _must_be_replica(self, node: Node) -> None:
+        self._must_run(node)
+        if node.role != "replica":
+            raise LabError(
+                f"{node.name} is no replica now.",
+                "It is the primary: it was started so, or was promoted since.",
+                "Take one that is: [node for node in nodes if node.role == 'replica']",
+            )
+
+    def _must_not_be(self, node: Node, fault: str, cure: str) -> None:
+        if (node.name, fault) in self._faults:
+            raise LabError(
+                f"{node.name} is so already: {fault}.",
+                "A cell or the panel did that before.",
+                f"End it: lab.{cure}({node.name})",
+            )
+
+    def _must_be_a_plain_pair(self, node: Node, what: str, why: str, todo: str) -> None:
+        self._group(node)
+        watched = [told[0] for other in self.nodes for told in other.options.get("watched", ())]
+        if node.kind == "cluster" or node.name in watched:
+            raise Unsupported(what, why, todo)
+
+
+def _straight(node: Node) -> tuple[str, int]:
+    return node.host, node.port

@@ -24,6 +24,8 @@ _UNKNOWN = {
     "OperationalError",
     "AMQPConnectionError",
     "ConnectionFailedError",
+    "ConnectionTimeoutError",
+    "RedisClusterException",  # raised when the look round after a broken connection fails too
 }
 
 
@@ -109,6 +111,21 @@ class Within:
         """
         host, port = (node.host, node.port) if direct else self.address(node)
         return servers.of(node.kind).client(host, port, name=self.name, timeout_s=timeout_s, **options)
+
+    def sentinel(self, nodes, *, timeout_s: float = 2.0):
+        """redis-py's Sentinel client over this worker's links: `r = w.sentinel(nodes).primary()` follows a failover.
+
+        nodes -- all of them: the primary, the replicas, the Sentinels.
+        """
+        from .servers.sentinel import SentinelClient
+
+        return SentinelClient(nodes, self.address, name=self.name, timeout_s=timeout_s)
+
+    def cluster(self, nodes, *, timeout_s: float = 2.0, **options):
+        """redis-py's Cluster client over this worker's links. It follows redirections, and never retries by itself."""
+        from .servers.cluster import cluster_client
+
+        return cluster_client(nodes, self.address, name=self.name, timeout_s=timeout_s, **options)
 
     # -- stopping points
     def _stop_here(self, where: str) -> None:

@@ -40,13 +40,14 @@ def valid(nb, name):
     if nb.get("nbformat") != 4 or nb.get("nbformat_minor", 0) < 5:
         yield "its format is older than 4.5, and gives its cells new ids at each save"
         return
+    ids = [cell.get("id") for cell in nb["cells"]]
+    if twins := {id for id in ids if ids.count(id) > 1}:
+        yield f"{sorted(map(str, twins))}: more than one cell has this id"
+        return
     try:
         nbformat.validate(nb)
     except nbformat.ValidationError as error:
         yield f"no valid notebook: {error.message}"
-    ids = [cell.get("id") for cell in nb["cells"]]
-    for id in sorted({str(id) for id in ids if ids.count(id) > 1}):
-        yield f"{id}: the id of more than one cell"
 
 
 def clean(nb, name):

@@ -149,16 +149,17 @@ def test_a_wrong_solution_is_found_out(tmp_path):
     assert [said["ok"] for said in exercise.attempts(run)] == [False, False]
 
 
-def test_an_error_in_a_cell_is_told_with_its_line(tmp_path):
+def test_an_error_below_a_cell_is_told_with_the_cells_own_line(tmp_path):
     nb = paper(
-        code("from labkit import attempt\ndef answer(x):\n    return len(x) + 1  # <here>", "exercise"),
-        code('attempt("01.1", lambda: answer(3))', "exercise-check"),
+        code("import json\nfrom labkit import attempt\ndef answer(x):\n    return json.loads(x)  # <here>", "exercise"),
+        code('attempt("01.1", lambda: answer(3), hint="<Add>")', "exercise-check"),
     )
     run = execute(nb, str(tmp_path))
     (said,) = exercise.attempts(run)
     assert said["text"].startswith("not yet: TypeError: ")
-    assert said["text"].endswith("(in answer: return len(x) + 1  # <here>)")
-    assert "&lt;here&gt;" in run.cells[1].outputs[0]["data"]["text/html"]
+    assert said["text"].endswith("(in answer: return json.loads(x)  # <here>)")
+    html = run.cells[1].outputs[0]["data"]["text/html"]
+    assert "&lt;here&gt;" in html and "&lt;Add&gt;" in html
 
 
 def test_nodes_of_nbformat_stay_nodes():

@@ -39,12 +39,16 @@ FILES = {
 
 
 @cache
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
 def graph(later: bool) -> dict[str, set[str]]:
     """Module -> every name that it imports (labkit's modules, and the roots of all others)."""
     found = {}
     for module, path in FILES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = set(imports(tree, module, path.name == "__init__.py", later))
+        names = set(imports(parsed(path), module, path.name == "__init__.py", later))
         ours = {name for name in names if name.split(".")[0] == "labkit"}
         found[module] = {name if name in FILES else name.rpartition(".")[0] for name in ours}
         found[module] |= {name.split(".")[0] for name in names - ours}
@@ -110,8 +114,7 @@ def test_the_panel_is_a_view_over_the_verbs():
 def test_nothing_uses_pyplot():
     # pyplot keeps every figure alive and picks a backend for the whole process.
     for module, path in FILES.items():
-        text = path.read_text(encoding="utf-8")
-        names = imports(ast.parse(text), module, path.name == "__init__.py", True)
+        names = imports(parsed(path), module, path.name == "__init__.py", True)
         assert not any("pyplot" in name or "pylab" in name for name in names), module
 
 

@@ -463,7 +463,7 @@ print(guess.answer, [w.value for w in ipywidgets.widgets.widget._instances.value
 guess.reveal("yes")
 
 with expect(ValueError):
-    raise ValueError("<oops>")
+    raise ValueError("<oops>\\n<again>")
 
 notes.claims_table("01-locks")
 
@@ -491,6 +491,7 @@ def test_a_notebook_shows_each_in_html_in_text_and_as_data(tmp_path):
     assert revealed[0]["data"]["text/plain"] == "You said: no; the run says: yes"
 
     assert "ValueError: &lt;oops&gt;" in expected[0]["data"]["text/html"]
+    assert "&lt;again&gt;" in expected[0]["data"]["text/html"]
     for shown in (table, progress):
         html = shown[0]["data"]["text/html"]
         assert "<caption>" in html and 'scope="col"' in html and 'scope="row"' in html

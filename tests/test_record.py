@@ -43,9 +43,10 @@ def path(tmp_path):
 def test_many_processes_write_at_once_and_every_line_is_whole(path):
     writers, rounds, lines = 4, 10, 1000
     together = fork.Barrier(writers)
-    recorder = Recorder(path)
+    shared = Recorder(path)
 
     def write(name):
+        recorder = shared if name in ("W0", "W1") else Recorder(path)  # inherited by a fork, or opened by oneself
         for turn in range(rounds):
             together.wait(BOUND_S)  # nobody is done before everybody has begun
             for i in range(lines):
@@ -149,6 +150,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM
 recorder.add("A", "mark", "there is room again")
 print(told[0])
 print(told[-1])
+print(len(told))
 """
 
 
@@ -158,7 +160,7 @@ def test_a_full_disk_is_told_in_three_lines_and_spoils_no_other_line(path, limit
         [sys.executable, "-c", OUT_OF_ROOM, path, str(limit)], capture_output=True, text=True, timeout=BOUND_S
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    *lines, refused = done.stdout.splitlines()
     assert len(lines) == 6
     for what, why, todo in (lines[:3], lines[3:]):
         assert what.startswith("The record could not be written: ")
@@ -168,7 +170,7 @@ def test_a_full_disk_is_told_in_three_lines_and_spoils_no_other_line(path, limit
 
     names = [(e.name, e.data.get("n")) for e in Timeline.load(path).events]
     assert names[0] == ("x", None) and names[-1] == ("there is room again", None)
-    assert names[1:-1] == [("x", i) for i in range(len(names) - 2)] and 5 < len(names) < 100
+    assert names[1:-1] == [("x", i) for i in range(100 - int(refused))] and 5 < len(names) < 50
 
 
 # -- reading

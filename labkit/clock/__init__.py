@@ -58,6 +58,11 @@ class Clock:
         """Its seconds in a true second."""
         return 1 + self._read()[4] / 1e9
 
+    @property
+    def right(self) -> bool:
+        """It shows the true time, at the true pace."""
+        return not any(self._read()[1:])
+
     def jump(self, seconds: float) -> None:
         """Put it forwards (backwards: a negative number)."""
         version, jump, drift, since, extra = self._read()
@@ -86,7 +91,7 @@ class Clock:
             os.close(file)
 
     def __repr__(self) -> str:
-        """'clock +60 s', 'clock at 10 x', 'clock +60 s at 10 x', or 'clock right'."""
-        told = f" {self.jump_s:+g} s" if self.jump_s else ""
-        told += f" at {self.rate:g} x" if self.rate != 1 else ""
-        return f"clock{told or ' right'}"
+        """'clock +60 s', 'clock x10', 'clock +60 s x10'; 'clock' is right, or drifted and now runs true."""
+        jump = f" {self.jump_s:+g} s" if self.jump_s else ""
+        rate = f" x{self.rate:g}" if self.rate != 1 else ""
+        return f"clock{jump}{rate}"

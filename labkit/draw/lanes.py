@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from .style import UNKNOWN
 
-SOLID, FAILED, DOUBTFUL, FROZEN, DEAD = "solid", "failed", "doubtful", "frozen", "dead"  # looks of a bar
-POINT, WRITE, READ, REFUSED, FAULT = "point", "write", "read", "refused", "fault"  # shapes of a mark
+# Looks of a bar, and the ones of them that are hatched.
+SOLID, FAILED, DOUBTFUL, FROZEN, DEAD, KILLED = "solid", "failed", "doubtful", "frozen", "dead", "killed"
+HATCHED = (FROZEN, DEAD, KILLED)
+# Shapes of a mark; a pointer stands below the bars and points at them, the others stand on the lane's middle.
+POINTER, DOT, TICK, READ, REFUSED, FAULT = "pointer", "dot", "tick", "read", "refused", "fault"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,10 @@ class Bar:
         cuts = {self.start, self.end}
         cuts.update(min(max(t, self.start), self.end) for part in self.frozen for t in part)
         ordered = sorted(cuts)
-        inside = [any(start <= a and b <= end for start, end in self.frozen) for a, b in zip(ordered, ordered[1:], strict=False)]
+        inside = [
+            any(start <= a and b <= end for start, end in self.frozen)
+            for a, b in zip(ordered, ordered[1:], strict=False)
+        ]
         return list(zip(ordered, ordered[1:], inside, strict=False)) or [(self.start, self.end, False)]
 
 
@@ -37,7 +43,7 @@ class Mark:
 
     t: float
     text: str
-    shape: str = POINT
+    shape: str = POINTER
     fill: str | None = None
     tip: str = ""
 
@@ -57,3 +63,4 @@ class Lane:
     strips: Sequence[Bar] = ()
     marks: Sequence[Mark] = ()
     dense: str = ""  # what the many marks are, when only their density is drawn
+    thin: bool = False  # half as high, and nothing but its name is written on it

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from .. import measure
 from . import place
-from .lanes import DEAD, FAULT, FROZEN, POINT, REFUSED, Bar, Lane
+from .lanes import FAULT, HATCHED, POINTER, REFUSED, Bar, Lane
 from .style import TEXT, width
 
-BAR, BAR_GAP, ROW, STRIP, MARK, BASE, DENSITY = 17.0, 2.0, 12.0, 12.0, 8.0, 14.0, 24.0  # heights
-LANE_GAP = 11.0
+BAR, THIN, BAR_GAP, ROW, STRIP, MARK, BASE, DENSITY = 17.0, 8.0, 2.0, 12.0, 12.0, 8.0, 14.0, 24.0  # heights
+LANE_GAP, THIN_GAP = 11.0, 4.0
 ABOVE_ROWS, BELOW_ROWS, BAR_ROWS = 2, 4, 6  # at most
 MANY = 200  # marks or spans of one lane, above which they are drawn as their density
 
@@ -36,6 +36,7 @@ class Laid:
     lane: Lane
     bars: list[tuple[int, Bar]] = field(default_factory=list)  # (row, bar)
     strips: list[tuple[int, Bar]] = field(default_factory=list)
+    strip_texts: dict[int, float] = field(default_factory=dict)  # index of a strip -> left end of the text beside it
     inside: dict[int, float] = field(default_factory=dict)  # index of a bar -> centre of its text
     beside: dict[int, float] = field(default_factory=dict)  # index of a bar -> left end of its text
     above: list[Label] = field(default_factory=list)
@@ -45,13 +46,17 @@ class Laid:
     unlabelled: int = 0
     beyond: float = 0.0  # points by which labels reach beyond the right end
 
-    def put(self, labels: Sequence[Label], left: float, right: float, rows: int, strict: bool) -> list[Label]:
+    def put(self, labels: Sequence[Label], left: float, right: float, rows: int, strict=True) -> list[Label]:
         """These labels in their places; the ones without room are counted."""
         sizes = [(label.x, label.width) for label in labels]
         places = place.place(sizes, left, right, rows, strict)
         self.beyond = max(self.beyond, place.overflow(sizes, places, right))
         self.unlabelled += places.count(None)
         return [replace(label, left=p.left, row=p.row) for label, p in zip(labels, places, strict=True) if p]
+
+    @property
+    def bar_high(self) -> float:
+        return THIN if self.lane.thin else BAR
 
     @property
     def bar_rows(self) -> int:
@@ -62,14 +67,21 @@ class Laid:
         return ROW * (1 + max((label.row for label in self.above), default=-1))
 
     @property
+    def bars_bottom(self) -> float:
+        if self.bar_rows:
+            return self.bars_top + self.bar_rows * (self.bar_high + BAR_GAP) - BAR_GAP
+        return self.bars_top + (0 if self.done else THIN if self.lane.thin else BASE)
+
+    @property
     def centre(self) -> float:
         """Of the first bar, or of the line that marks without bars stand on."""
-        return self.bars_top + (BAR if self.bar_rows else DENSITY if self.done else BASE) / 2
+        if self.bar_rows:
+            return self.bars_top + self.bar_high / 2
+        return self.bars_top + (DENSITY if self.done else THIN if self.lane.thin else BASE) / 2
 
     @property
     def strips_top(self) -> float:
-        bars = self.bar_rows * (BAR + BAR_GAP) - BAR_GAP if self.bar_rows else 0 if self.done else BASE
-        return self.bars_top + bars + 1
+        return self.bars_bottom + 1
 
     @property
     def marks_top(self) -> float:
@@ -77,11 +89,13 @@ class Laid:
 
     @property
     def labels_top(self) -> float:
-        under = [m for m in self.lane.marks if m.shape == POINT] if self.bar_rows else []
-        return self.marks_top + (DENSITY if self.done else MARK if under else 0.0)
+        pointers = self.bar_rows and any(mark.shape == POINTER for mark in self.lane.marks)
+        return self.marks_top + (DENSITY if self.done else MARK if pointers else 0.0)
 
     @property
     def height(self) -> float:
+        if self.lane.thin:
+            return self.bars_bottom + THIN_GAP
         rows = 1 + max((label.row for label in self.below), default=-1)
         names = 14 + 13 * bool(self.lane.role) + 12 * bool(self.unlabelled)
         return max(self.labels_top + ROW * (rows + bool(self.done)), self.bars_top + names) + LANE_GAP
@@ -93,17 +107,18 @@ def lay(lane: Lane, x: Callable[[float], float], left: float, right: float, stri
     strict -- False: labels may go beyond the right end, and `beyond` says by how much, so that the scale can make room.
     """
     laid = Laid(lane)
-    laid.bars = _pack(_merge(lane.bars, x), lambda bar: (x(bar.start), max(x(bar.end), x(bar.start) + 1)), by_time=True)
-    laid.strips = _pack(lane.strips, lambda bar: _with_text(bar, x, right))
-    _label_bars(laid, x, left, right, strict)
+    laid.bars = _pack([(bar.start, bar.end, bar) for bar in _merge(lane.bars, x)])
+    _place_strips(laid, x)
     marks = sorted(lane.marks, key=lambda m: m.t)
     if lane.dense:
-        bins = max(1, int((right - left) / 3))
+        bins = max(1, int((x.end - x.start) / 3))
         groups = [[x(m.t) for m in marks if (m.shape == REFUSED) == refused] for refused in (False, True)]
-        laid.done, laid.refused = (measure.density(group, left, right, bins) for group in groups)
+        laid.done, laid.refused = (measure.density(group, x.start, x.end, bins) for group in groups)
         marks = [m for m in marks if m.shape == FAULT]
-    wanted = _group([Label(x(m.t), m.text, m.shape == FAULT) for m in marks])
-    laid.below = laid.put(wanted, left, right, BELOW_ROWS, strict)
+    if not lane.thin:
+        _label_bars(laid, x, left, right)
+        wanted = _group([Label(x(m.t), m.text, m.shape == FAULT) for m in marks if m.text])
+        laid.below = laid.put(wanted, left, right, BELOW_ROWS, strict)
     return laid
 
 
@@ -123,12 +138,11 @@ def _merge(bars: Sequence[Bar], x) -> list[Bar]:
     return merged
 
 
-def _pack(bars: Sequence[Bar], extent, by_time: bool = False) -> list[tuple[int, Bar]]:
-    """Each bar in the first row that is free: nested spans come to lie under the one they are inside of."""
+def _pack(extents: list[tuple[float, float, Bar]]) -> list[tuple[int, Bar]]:
+    """(start, end, bar) each in the first row that is free: nested spans come to lie under the one they are in."""
     ends: list[float] = []
     packed = []
-    for bar in sorted(bars, key=lambda bar: (bar.start, -bar.end)):
-        start, end = (bar.start, bar.end) if by_time else extent(bar)
+    for start, end, bar in sorted(extents, key=lambda e: (e[0], -e[1])):
         row = next((i for i, taken in enumerate(ends) if taken <= start), len(ends))
         row = min(row, BAR_ROWS - 1)  # more at once than can be read share the last
         ends[row : row + 1] = [end]
@@ -136,12 +150,17 @@ def _pack(bars: Sequence[Bar], extent, by_time: bool = False) -> list[tuple[int,
     return packed
 
 
-def _with_text(bar: Bar, x, right: float) -> tuple[float, float]:
-    """From where to where a strip reaches with its text beside it, if that does not fit inside."""
-    x0, x1, room = x(bar.start), x(bar.end), width(bar.text) + 8
-    if fits_inside(bar, x):
-        return x0, x1
-    return (x0, x1 + room) if x1 + room <= right else (x0 - room, x1)
+def _place_strips(laid: Laid, x) -> None:
+    """Rows for strips, each with the room of its text: inside, else at its right, else at its left."""
+    extents, lefts = [], {}
+    for bar in laid.lane.strips:
+        x0, x1, room = x(bar.start), x(bar.end), width(bar.text) + 8
+        if not fits_inside(bar, x):
+            lefts[id(bar)] = x1 + 4 if x1 + room <= x.end else x0 - room + 4
+            x0, x1 = (x0, x1 + room) if x1 + room <= x.end else (x0 - room, x1)
+        extents.append((x0, x1, bar))
+    laid.strips = _pack(extents)
+    laid.strip_texts = {i: lefts[id(bar)] for i, (_, bar) in enumerate(laid.strips) if id(bar) in lefts}
 
 
 def fits_inside(bar: Bar, x) -> bool:
@@ -149,12 +168,12 @@ def fits_inside(bar: Bar, x) -> bool:
     return x(bar.end) - x(bar.start) >= width(bar.text) + 30
 
 
-def _label_bars(laid: Laid, x, left: float, right: float, strict: bool) -> None:
+def _label_bars(laid: Laid, x, left: float, right: float) -> None:
     wanted = []
     for i, (row, bar) in enumerate(laid.bars):
         if not bar.text:
             continue
-        if bar.look in (FROZEN, DEAD):
+        if bar.look in HATCHED:
             if not fits_inside(bar, x):
                 wanted.append(Label((x(bar.start) + x(bar.end)) / 2, bar.text, False))
             continue
@@ -175,7 +194,7 @@ def _label_bars(laid: Laid, x, left: float, right: float, strict: bool) -> None:
         if bar.text and not fits_inside(bar, x):
             wanted.append(Label((x(bar.start) + x(bar.end)) / 2, bar.text, False))
     wanted.sort(key=lambda label: label.x)
-    laid.above = laid.put(_group(wanted), left, right, ABOVE_ROWS, strict)
+    laid.above = laid.put(_group(wanted), left, right, ABOVE_ROWS)
 
 
 def _group(labels: Sequence[Label]) -> list[Label]:

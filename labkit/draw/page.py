@@ -25,7 +25,7 @@ class Head:
         room = across - 2 * MARGIN
         self.title = wrap(title, room, TITLE, True)
         self.subtitle = wrap(subtitle, room, SUBTITLE) if subtitle else []
-        self.alarm, self.chips = alarm, chips
+        self.across, self.alarm, self.chips = across, alarm, chips
         self.height = MARGIN + 17 * len(self.title) + 15 * len(self.subtitle) + (17 if chips else 0) + 6
 
     def draw(self, sheet: Sheet) -> None:
@@ -135,3 +135,11 @@ def axis_below(sheet: Sheet, scale, top: float, bottom: float, caption: str = ""
 def column(names: Sequence[tuple[str, str]], least: float = 0.0) -> float:
     """Width in points of a column at the left with these names and, smaller, what stands below them."""
     return max([least, *(max(width(name, LANE), width(role)) for name, role in names)]) + 10
+
+
+def axis_left(sheet: Sheet, scale, left: float, right: float) -> None:
+    """Grid lines from left to right at the ticks of an upright scale, with their labels at the left."""
+    ticks = scale.ticks(apart=26.0)
+    sheet.lines([[(left, y), (right, y)] for y, _ in ticks], thick=0.8, opacity=GRID, layer=0)
+    for y, label in ticks:
+        sheet.text(left - 6, y + 3.5, label, anchor="right", opacity=0.9)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .lanes import DEAD, DOUBTFUL, FAILED, FAULT, FROZEN, POINT, READ, REFUSED, Bar, Mark
-from .layout import BAR, BAR_GAP, DENSITY, LANE_GAP, MARK, ROW, STRIP, Label, Laid, fits_inside
+from .lanes import DEAD, DOUBTFUL, FAILED, FAULT, HATCHED, KILLED, POINTER, READ, REFUSED, TICK, Bar, Mark
+from .layout import BAR_GAP, DENSITY, LANE_GAP, MARK, ROW, STRIP, Label, Laid, fits_inside
 from .page import MUTED
 from .sheet import Sheet
 from .style import ALARM, ALARM_INK, INK, LANE, TEXT, shorten, text_on, width
@@ -29,18 +29,17 @@ def lanes(sheet: Sheet, laid: Sequence[Laid], x: Callable[[float], float], top: 
         if not lane.bar_rows and not lane.done and lane.lane.marks:
             sheet.line([(x.start, top + lane.centre), (x.end, top + lane.centre)], opacity=0.25, layer=1)
         for i, (row, bar) in enumerate(lane.bars):
-            y = top + lane.bars_top + row * (BAR + BAR_GAP)
-            _bar(sheet, bar, x, y, y + BAR)
+            y = top + lane.bars_top + row * (lane.bar_high + BAR_GAP)
+            _bar(sheet, bar, x, y, y + lane.bar_high)
             colour = text_on(bar.fill) if bar.look not in (FAILED, DOUBTFUL) else INK
             if i in lane.inside:
                 sheet.text(lane.inside[i], y + 12, bar.text, bold=True, anchor="center", fill=colour)
             elif i in lane.beside:
                 sheet.text(lane.beside[i], y + 12, bar.text)
         for bar in lane.lane.freezes:
-            y = top + lane.bars_top
-            _hatched(sheet, bar, x, y, y + lane.bar_rows * (BAR + BAR_GAP) - BAR_GAP)
-        for row, bar in lane.strips:
-            _strip(sheet, bar, x, top + lane.strips_top + row * STRIP)
+            _hatched(sheet, bar, x, top + lane.bars_top, top + lane.bars_bottom)
+        for i, (row, bar) in enumerate(lane.strips):
+            _strip(sheet, bar, x, top + lane.strips_top + row * STRIP, lane.strip_texts.get(i))
         if lane.done:
             _density(sheet, lane, x, top + lane.marks_top)
         for mark in lane.lane.marks:
@@ -53,7 +52,7 @@ def lanes(sheet: Sheet, laid: Sequence[Laid], x: Callable[[float], float], top: 
 def _names(sheet: Sheet, lane: Laid, top: float, right: float) -> None:
     role = lane.lane.role
     y = top + lane.centre + (4 if not role else -1)
-    sheet.text(right, y, lane.lane.name, size=LANE, anchor="right")
+    sheet.text(right, y, lane.lane.name, size=9.0 if lane.lane.thin else LANE, anchor="right")
     if role:
         sheet.text(right, y + 12, role, anchor="right", opacity=MUTED)
     if lane.unlabelled:
@@ -61,14 +60,14 @@ def _names(sheet: Sheet, lane: Laid, top: float, right: float) -> None:
 
 
 def _bar(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
-    if bar.look in (FROZEN, DEAD):
+    if bar.look in HATCHED:
         _hatched(sheet, bar, x, y0, y1)
         return
     parts = bar.pieces()
     for i, (start, end, frozen) in enumerate(parts):
         x0, x1 = x(start), x(end)
         if i == len(parts) - 1:
-            x1 = max(x1, x(bar.start) + 1.5)
+            x1 = max(x1 - 0.7, x(bar.start) + 1.5)  # a hair of space before the next bar
         outline = _outline(x0, x1, y0, y1, bar.how if i == len(parts) - 1 else "ended")
         look = {"fill": bar.fill, "tip": bar.tip}
         if bar.look == FAILED:
@@ -100,8 +99,9 @@ def _hatched(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
     x0, x1 = x(bar.start), max(x(bar.end), x(bar.start) + 2)
     dead = bar.look == DEAD
     sheet.shape(_outline(x0, x1, y0, y1, bar.how), stroke=INK, thick=0.8, opacity=0.6, layer=3, tip=bar.tip)
-    if dead:
-        sheet.shape(_outline(x0, x1, y0, y1, bar.how), fill=INK, opacity=0.12, layer=2)
+    if bar.look in (DEAD, KILLED):
+        fill, opacity = (INK, 0.12) if dead else (bar.fill, FADED)
+        sheet.shape(_outline(x0, x1, y0, y1, bar.how), fill=fill, opacity=opacity, layer=2)
     ends = x1 - (6 if bar.how == "open" and x1 - x0 > 12 else 0)
     if fits_inside(bar, x):
         half = width(bar.text) / 2 + 4
@@ -113,18 +113,16 @@ def _hatched(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
         sheet.hatch(x0, ends, y0, y1, cross=dead, layer=3)
 
 
-def _strip(sheet: Sheet, bar: Bar, x, top: float) -> None:
-    """A thin hatched strip, parted for its text where there is room, else with the text beside it."""
-    x0, x1 = x(bar.start), max(x(bar.end), x(bar.start) + 2)
-    half, y0, y1 = width(bar.text) / 2 + 4, top + 3, top + STRIP - 2
-    if fits_inside(bar, x):
-        middle = (x0 + x1) / 2
+def _strip(sheet: Sheet, bar: Bar, x, top: float, text_left: float | None) -> None:
+    """A thin hatched strip, parted for its text unless that stands beside it."""
+    x0, x1, y0, y1 = x(bar.start), max(x(bar.end), x(bar.start) + 2), top + 3, top + STRIP - 2
+    if text_left is None:
+        middle, half = (x0 + x1) / 2, width(bar.text) / 2 + 4
         parts = [(x0, middle - half, "ended"), (middle + half, x1, bar.how)]
         sheet.text(middle, top + 10, bar.text, anchor="center")
     else:
         parts = [(x0, x1, bar.how)]
-        right = x1 + 2 * half <= x.end
-        sheet.text(x1 + 4 if right else x0 - 4, top + 10, bar.text, anchor="left" if right else "right")
+        sheet.text(text_left, top + 10, bar.text)
     for a, b, how in parts:
         sheet.shape(_outline(a, b, y0, y1, how), stroke=INK, thick=0.8, opacity=0.6, layer=3, tip=bar.tip)
         sheet.hatch(a, b - 4 * (how == "open" and b - a > 8), y0, y1, layer=3)
@@ -141,7 +139,9 @@ def _mark(sheet: Sheet, mark: Mark, x: float, centre: float, under: float | None
         corners = [(x - 4.6, centre + 4), (x + 4.6, centre + 4), (x, centre - 4.6)]
         sheet.shape(corners, fill=fill, opacity=FADED, layer=3, tip=mark.tip)
         sheet.shape(corners, stroke=fill, thick=1.4, layer=4)
-    elif mark.shape == POINT and under is not None:
+    elif mark.shape == TICK:
+        sheet.rect(x - 0.9, x + 0.9, centre - 7, centre + 7, fill=fill, layer=3, tip=mark.tip)
+    elif mark.shape == POINTER and under is not None:
         foot = under + MARK - 1
         sheet.shape([(x - 3.6, foot), (x + 3.6, foot), (x, under)], fill=fill, layer=4, tip=mark.tip)
     else:

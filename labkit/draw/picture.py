@@ -17,10 +17,7 @@ _INKS = {
     ALARM_INK: f"color-mix(in srgb, {ALARM} 75%, var(--labkit-ink))",
 }
 # `svg:root` is true only of a picture in a file of its own, where no page says what is light and what is dark.
-_ALONE = (
-    "svg:root{color:#1f2428;color-scheme:light dark}"
-    "@media (prefers-color-scheme:dark){svg:root{color:#e8e8e8}}"
-)
+_ALONE = "svg:root{color:#1f2428;color-scheme:light dark}@media (prefers-color-scheme:dark){svg:root{color:#e8e8e8}}"
 _PX_PER_POINT = 96 / 72
 _VERBS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .style import clean, shorten, unit
 
 # What a line tells in other words, or not at all.
-_TOLD = set("span says fault raised by op ok value owner outcome error ttl_ms left_ms".split())
+_TOLD = {"span", "says", "fault", "raised", "by", "op", "ok", "value", "owner", "outcome", "error", "ttl_ms", "left_ms"}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ _TABLE = {
     "sentinel": "Sentinel",
     "cluster": "Cluster",
     "postgres": "Postgres",
+    "etcd": "Etcd",
 }
 
 

@@ -1,12 +1,15 @@
 """Redis Cluster: primaries that share the keys between them, each with one replica or none."""
 
+import contextlib
 import secrets
 
 import redis.cluster
+import redis.crc
 
 from .. import programs
 from ..errors import LabError, Unsupported
 from .redis import Redis, client_options
+from .redis_watch import LOST
 
 SLOTS = 16384
 
@@ -23,9 +26,8 @@ class Cluster(Redis):
         for me, node in enumerate(nodes):
             rows = [_row(nodes, ids, i, primaries, myself=i == me) for i in range(len(nodes))]
             node.options |= {
-                "group": nodes[0].name,
                 "members": [n.name for n in nodes],
-                "replicas": sum(i % primaries == me for i in range(primaries, len(nodes))),
+                "replicas": [(n.host, n.port) for n in nodes[primaries:][me : me + 1]] if me < primaries else [],
                 "table": "\n".join([*rows, f"vars currentEpoch {primaries} lastVoteEpoch 0", ""]),
             }
 
@@ -44,20 +46,21 @@ class Cluster(Redis):
         """The table says it all."""
 
     def formed(self, node):
-        """Every member sees the whole: it waits two seconds after a start before it does, so that others can correct it."""
-        with node.client() as client:
+        """Every member holds the whole for served; after a start a primary waits two seconds before it does."""
+        with contextlib.suppress(*LOST), contextlib.closing(node.client()) as client:
             told = client.cluster("info")
-        whole = told["cluster_state"] == "ok" and told["cluster_slots_ok"] == str(SLOTS)
-        return whole and super().formed(node)
+            whole = told["cluster_state"] == "ok" and told["cluster_slots_ok"] == str(SLOTS)
+            return whole and super().formed(node)
+        return False
 
     def names_primary(self, node, key):
         if key is None:
             return None
         slot = redis.crc.key_slot(key.encode())
         with contextlib.suppress(*LOST), contextlib.closing(self._observer(node)) as client:
-            for (first, last), told in client.execute_command("CLUSTER SLOTS").items():
+            for first, last, (host, port, *_), *_ in client.execute_command("CLUSTER SLOTS"):
                 if first <= slot <= last:
-                    return told["primary"][:2]
+                    return host, port
 
     def _observer(self, node):
         return super()._observer(node, redis_connect_func=_may_read)

@@ -12,9 +12,9 @@ from .redis_watch import LOST
 
 GROUP = "main"  # what the Sentinels call the primary with its replicas
 _FAILOVER_TIMEOUT_MS = 3000  # also half the time to the next try, when nobody won an election
-# How often they ask and tell each other; by default ten and two seconds, which makes starts and failovers slow. The period
-# of their pings stays: a shorter one made failovers slower. A Sentinel that finds its clock odd, as after a stall of the
-# machine, does nothing for the tilt period, half a minute by default.
+# How often they ask and tell each other: by default every ten and two seconds, which makes starts and failovers slow.
+# The period of their pings stays: a shorter one made failovers slower. A Sentinel that finds its clock odd, as after a
+# stall of the machine, does nothing for the tilt period, half a minute by default.
 _TUNING = "SENTINEL DEBUG INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200 TILT-PERIOD 3000"
 
 
@@ -26,13 +26,13 @@ class Sentinel(Redis):
             node.options["sentinels"] = len(nodes)
 
     def launch(self, program, node, folder):
-        host, port = node.options["primary"]
+        _, host, port = node.options["watched"][0]
         lines = [
             "bind 127.0.0.1",
             f"port {node.port}",
             "protected-mode no",
             f"sentinel monitor {GROUP} {host} {port} {node.options['sentinels'] // 2 + 1}",
-            f"sentinel down-after-milliseconds {GROUP} {node.options['down_after_ms']}",
+            f"sentinel down-after-milliseconds {GROUP} {node.options['down_after_ms']:.0f}",
             f"sentinel failover-timeout {GROUP} {_FAILOVER_TIMEOUT_MS}",
             f"sentinel auth-user {GROUP} {SENTINELS}",
             f"sentinel auth-pass {GROUP} {PASSWORD}",
@@ -45,16 +45,17 @@ class Sentinel(Redis):
 
     def formed(self, node):
         """It knows the primary, all replicas and all other Sentinels, and finds all of them well."""
-        with node.client() as client:
+        with contextlib.suppress(*LOST), contextlib.closing(node.client()) as client:
             primary = client.sentinel_master(GROUP)
             replicas = client.sentinel_slaves(GROUP)
             others = client.sentinel_sentinels(GROUP)
-        return (
-            primary["flags"] == "master"
-            and [r["flags"] for r in replicas] == ["slave"] * node.options["replicas"]
-            and all(r["master-link-status"] == "ok" for r in replicas)
-            and [s["flags"] for s in others] == ["sentinel"] * (node.options["sentinels"] - 1)
-        )
+            return (
+                primary["flags"] == "master"
+                and [r["flags"] for r in replicas] == ["slave"] * (len(node.options["watched"]) - 1)
+                and all(r["master-link-status"] == "ok" for r in replicas)
+                and [s["flags"] for s in others] == ["sentinel"] * (node.options["sentinels"] - 1)
+            )
+        return False
 
     def form(self, nodes):
         """They find each other by themselves, over the primary."""
@@ -67,7 +68,7 @@ class Sentinel(Redis):
             return client.sentinel_get_master_addr_by_name(GROUP)
 
     def lease(self, client, key):
-        raise self._has_no("key", "Wait for the failover: lab.until(\"another primary\", lambda: ...).")
+        raise self._has_no("key", 'Wait for the failover: lab.until("another primary", lambda: ...).')
 
     def observe(self, w, node, key):
         """The owner of the lane is the node that this Sentinel takes for the primary; `key` is the group's name."""
@@ -77,12 +78,11 @@ class Sentinel(Redis):
                 "It knows one thing that can be watched: which node is the primary now.",
                 f'Watch that: lab.watch({node.name}, "{GROUP}")',
             )
-        lane, names = Lane(w, node, key), node.options["names"]
+        lane, names = Lane(w, node, key), {(host, port): name for name, host, port in node.options["watched"]}
         while not w.stopping:
             with contextlib.suppress(*LOST), contextlib.closing(self._observer(node)) as client:
                 while not w.stopping:
-                    address = client.sentinel_get_master_addr_by_name(GROUP)
-                    lane.owner(names["{}:{}".format(*address)])
+                    lane.owner(names[client.sentinel_get_master_addr_by_name(GROUP)])
                     lane.watching()
                     w.work(0.005)
             lane.silent()
