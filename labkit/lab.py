@@ -133,6 +133,14 @@ class Lab(Faults, Replication, Peers):
         made = self._new_nodes("etcd", ["member"] * n, peer_links=peer_links, config=config or {})
         return made[0] if n == 1 else made
 
+    def zookeeper(self, n: int = 1, *, peer_links: bool = False, config: dict | None = None):
+        """One ZooKeeper, or an ensemble of n to unpack.
+
+        peer_links -- as for etcd. config -- settings as zoo.cfg names them, e.g. {"tickTime": 100}.
+        """
+        made = self._new_nodes("zookeeper", ["member"] * n, peer_links=peer_links, config=config or {})
+        return made[0] if n == 1 else made
+
     def _new_nodes(self, kind: str, roles: list[str], **options) -> list[Node]:
         """Start nodes that belong together, one a role, and wait until all of them serve."""
         self._check_open()

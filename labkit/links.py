@@ -23,6 +23,8 @@ from .wire import unix_address
 
 CUTS = ("black hole", "reset", "replies")
 
+_CONNECTED, _REFUSED = b"\x05\x00\x00\x01" + bytes(6), b"\x05\x05\x00\x01" + bytes(6)
+
 
 class _Link:
     """One way from a worker to a node, with any number of connections."""
@@ -44,8 +46,9 @@ class _Link:
 class _Pair:
     """One connection: the worker's end, the node's end."""
 
-    def __init__(self, link: _Link, port: int):
+    def __init__(self, link: _Link, port: int, *, told: bool = False):
         self.link, self.port, self.lost = link, port, False
+        self.told = told  # whoever asked for it is told how it went, in SOCKS5's words
         self.requests, self.replies = _End(self, "requests"), _End(self, "replies")
         link.pairs.add(self)
 
@@ -59,12 +62,18 @@ class _Pair:
         try:
             await asyncio.get_running_loop().create_connection(lambda: self.replies, self.link.host, self.port)
         except OSError:
-            self.abort()
+            if self.told:
+                self.requests.transport.write(_REFUSED)
+                self.requests.transport.close()
+            else:
+                self.abort()
         else:
             if self.requests.transport.is_closing():  # aborted meanwhile: nobody will ever come through here
                 self.abort()
-            else:
-                self.requests.transport.resume_reading()
+                return
+            if self.told:
+                self.requests.transport.write(_CONNECTED)
+            self.requests.transport.resume_reading()
 
 
 class _End(asyncio.Protocol):
@@ -161,8 +170,7 @@ class _Proxy(asyncio.Protocol):
             if port not in self.ways or self.heard[:4] != b"\x05\x01\x00\x01":
                 self.transport.abort()
                 return
-            self.transport.write(b"\x05\x00\x00\x01" + bytes(6))  # done
-            end = _Pair(self.ways[port], port).requests
+            end = _Pair(self.ways[port], port, told=True).requests
             self.transport.set_protocol(end)
             end.connection_made(self.transport)
 

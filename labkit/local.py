@@ -18,6 +18,7 @@ from .session import Session
 
 _CLOCK_LINK = "clock.so"
 _IPC_RMID = 0
+_POWERS = ["pause", "kill", "restart", "cut", "delay", "cut_replication", "delay_replication", "isolate", "cut_peers"]
 _need = cache(programs.need)  # it asks the program for its version, which takes as long as starting it
 
 
@@ -107,7 +108,7 @@ class Local:
         return ServerDied(
             f"{node.name} {how}.",
             "Its last words: " + (" / ".join(lines) or "none") + ".",
-            f"Look at the options given to it ({node.options or 'none'}), or run: python -m labkit doctor",
+            f"Look at the options given to it ({node.options.get('config') or 'none'}), or run: python -m labkit doctor",
         )
 
     def _reserve(self, node_name: str, purpose: str) -> int:
@@ -136,6 +137,7 @@ class Local:
 
     def forget_data(self, node) -> None:
         """Remove everything the (dead) node had on disk."""
+        servers.of(node.kind).forget(node)
         shutil.rmtree(self._folder(node), ignore_errors=True)
 
     def clock(self, node) -> Clock:
@@ -172,7 +174,7 @@ class Local:
         """The powers of this driver; see the table in docs/design.md."""
         if power == "clock":
             return library() is not None
-        return power in {"pause", "kill", "restart", "cut", "delay", "cut_replication", "delay_replication", "isolate"}
+        return power in _POWERS
 
     def _folder(self, node) -> Path:
         return self._session.folder / node.name

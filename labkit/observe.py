@@ -15,7 +15,7 @@ class Lane:
     def __init__(self, w, node, key: str):
         self.name, self.value = f"{key} ({node.name} says)", None
         self._w, self._node, self._span, self._watching = w, node, None, False
-        self._mute, self.length = None, 0
+        self._mute = None
 
     def watching(self) -> None:
         """Say once that the watch stands, so that the experiment may go on."""
@@ -38,10 +38,8 @@ class Lane:
         self.value = value
 
     def appended(self, values) -> None:
-        """These came to the end of a list; `length` counts them, also over a time without an answer."""
         for value in values:
             self._add("mark", str(value), value=value)
-        self.length += len(values)
 
     def mark(self, name: str, **data) -> None:
         self._add("mark", name, **data)

@@ -13,7 +13,7 @@ class Peers:
     """The part of Lab for the members of etcd and ZooKeeper clusters."""
 
     def leader(self, members) -> Node | None:
-        """The member that leads now, as it says itself; None while none does, or two do. A look takes 0.25 s at most."""
+        """The member that leads now, by its own word; None while none does, or two do. Each has 0.25 s to answer."""
         self._check_open()
         leading = [node for node in members if node.state == "running" and node.role == "leader"]
         return leading[0] if len(leading) == 1 else None
@@ -51,8 +51,8 @@ class Peers:
         if not member.options.get("peer_links"):
             raise Unsupported(
                 f"{member.name} cannot be cut from its peers.",
-                "Its way to them is a straight one, or it has none. A link in it costs throughput, so it must be asked for.",
-                f"Make it so: lab.{member.kind}(3, peer_links=True). For Redis: lab.cut_replication(...), lab.isolate(...)"
+                "Its ways to them lead over no links, which cost throughput and must be asked for; or it has no peers.",
+                "Write lab.etcd(3, peer_links=True) or lab.zookeeper(3, peer_links=True); for Redis: lab.isolate(...)",
             )
         peers = [node for node in self.nodes if node.name in member.options["peers"] and node is not member]
         for node in named:

@@ -10,7 +10,8 @@ from . import links, servers
 from .errors import LabError, Unsupported
 from .node import Node
 
-_CUT, _ALONE = "replication cut", "isolated"
+_CUTS = {"reset": "replication cut", "black hole": "replication cut (black hole)"}  # how -> the fault's name
+_ALONE = "isolated"
 
 
 class Replication:
@@ -50,21 +51,34 @@ class Replication:
         return cluster_client(nodes, _straight, name="notebook", timeout_s=timeout_s, **options)
 
     # -- faults
-    def cut_replication(self, replica: Node) -> None:
-        """No primary reaches this replica any more: its user is thrown out, and cannot log in again.
+    def cut_replication(self, replica: Node, *, how: str = "reset") -> None:
+        """No write of any primary arrives at this replica any more. Clients, Sentinels and other replicas go on.
 
-        Clients, Sentinels and other replicas notice nothing. Sentinels do not promote a replica that has been cut off
-        for ten times their `down_after_ms` before the primary goes.
+        how -- "reset": its connection is closed and it cannot log in again, which the primary notices at once.
+        "black hole": bytes vanish and the connection stays, so the primary counts on the replica for some time
+        (`min-replicas-max-lag`); raises Unsupported with Sentinels and in a Cluster.
+        Sentinels do not promote a replica that was cut off for ten times their `down_after_ms` before the primary went.
         """
         self._check_open()
+        if how not in _CUTS:
+            raise LabError(
+                f"Replication cannot be cut like {how!r}.",
+                "It is cut in one of two ways.",
+                f"Choose from: {', '.join(_CUTS)}",
+            )
         with self._verbs:
-            others = [node for node in self._group(replica) if node is not replica]
-            self._must_not_be(replica, _CUT, "heal_replication")
-            self._must_be_replica(replica)
-            for node in others:
-                node.options["cut"] = [*node.options.get("cut", ()), replica.name]
-            self._settle(others, undo=lambda: self._forget_cut(replica, others))
-            self._fault(replica.name, _CUT, lambda: self.heal_replication(replica))
+            others = self._others(replica)
+            for cut in _CUTS.values():
+                self._must_not_be(replica, cut, "heal_replication")
+            if how == "black hole":
+                primary = self._send_round(replica, "cut without a trace")
+                links.cut_link(self._links, replica.name, primary.name, how)
+            else:
+                self._must_be_replica(replica)
+                for node in others:
+                    node.options["cut"] = [*node.options.get("cut", ()), replica.name]
+                self._settle(others, undo=lambda: self._forget_cut(replica, others))
+            self._fault(replica.name, _CUTS[how], lambda: self.heal_replication(replica))
 
     def delay_replication(self, replica: Node, ms: float) -> None:
         """Every byte between the primary and this replica arrives `ms` later, each way.
@@ -73,49 +87,29 @@ class Replication:
         """
         self._check_open()
         with self._verbs:
-            self._must_be_a_plain_pair(
-                replica,
-                "Replication cannot be delayed here.",
-                "The delay is a link that the replica is told to take; it would soon be told the straight way again.",
-                f"Cut it instead: lab.cut_replication({replica.name}); or take a plain pair: lab.redis(replicas=1)",
-            )
-            self._must_be_replica(replica)
-            primary = self.primary(self._group(replica))
-            if primary is None:
-                raise LabError(
-                    f"No primary of {replica.name} is running.",
-                    "It is frozen or dead, so there is nothing to be late.",
-                    "Delay it before the primary fails.",
-                )
-            if not self._late(replica):
-                port = links.open_link(self._links, replica.name, primary)
-                self._follow(replica, "127.0.0.1", port)
+            primary = self._send_round(replica, "delayed")
             links.delay_link(self._links, replica.name, primary.name, ms / 1e3, ms / 1e3)
-            for fault in self._late(replica):
-                self._healed(replica.name, fault)
+            for fault in self._wrong_with(replica):
+                if fault not in _CUTS.values():
+                    self._healed(replica.name, fault)
             self._fault(replica.name, f"replication {ms:g} ms late", lambda: self.heal_replication(replica))
 
     def heal_replication(self, replica: Node) -> None:
         """Mend what `cut_replication` and `delay_replication` did to this replica. It catches up within a second."""
         self._check_open()
         with self._verbs:
-            others = [node for node in self._group(replica) if node is not replica]
-            late, cut = self._late(replica), (replica.name, _CUT) in self._faults
-            if not late and not cut:
+            others, wrong = self._others(replica), self._wrong_with(replica)
+            if not wrong:
                 raise LabError(
                     f"Nothing is wrong with the replication of {replica.name}.",
                     "No cell cut or delayed it, or it was mended already.",
                     f"Cut it first: lab.cut_replication({replica.name})",
                 )
-            if cut:
-                self._forget_cut(replica, others)
-                self._settle(others)
-                self._healed(replica.name, _CUT)
-            for fault in late:
-                for node in others:
-                    links.delay_link(self._links, replica.name, node.name, 0.0, 0.0)
-                if replica.state == "running" and replica.role == "replica":
-                    self._follow(replica, *replica.options["primary"])
+            self._forget_cut(replica, others)
+            self._settle(others)
+            if "round" in replica.options:
+                self._send_straight(replica)
+            for fault in wrong:
                 self._healed(replica.name, fault)
 
     def isolate(self, primary: Node) -> None:
@@ -183,13 +177,45 @@ class Replication:
             )
         return [other for other in self.nodes if other.name in node.options["members"]]
 
-    def _late(self, replica: Node) -> list[str]:
-        return [fault for lane, fault in self._faults if lane == replica.name and fault.endswith(" ms late")]
+    def _others(self, node: Node) -> list[Node]:
+        return [other for other in self._group(node) if other is not node]
 
-    def _follow(self, replica: Node, host: str, port: int) -> None:
-        server = servers.of(replica.kind)
-        server.follow(replica, host, port)
-        self.until(f"{replica.name} follows", lambda: server.in_sync(replica))
+    def _wrong_with(self, replica: Node) -> list[str]:
+        return [fault for lane, fault in self._faults if lane == replica.name and fault.startswith("replication ")]
+
+    def _send_round(self, replica: Node, what: str) -> Node:
+        """Let a replica reach its primary over a link; returns the primary."""
+        self._must_be_a_plain_pair(
+            replica,
+            f"Replication cannot be {what} here.",
+            "It takes a link between the two; Sentinels, or a Cluster's members, would soon set the replica right.",
+            f"Cut it the other way, lab.cut_replication({replica.name}), or take a plain pair: lab.redis(replicas=1)",
+        )
+        self._must_be_replica(replica)
+        primary = self.primary(self._group(replica))
+        if primary is None:
+            raise LabError(
+                f"No primary of {replica.name} is running.",
+                "It is frozen or dead, so nothing comes from it anyway.",
+                "Do this first, and let the primary fail then.",
+            )
+        if "round" not in replica.options:
+            server = servers.of(replica.kind)
+            way = ("127.0.0.1", links.open_link(self._links, replica.name, primary))
+            server.follow(replica, *way)
+            self.until(f"{replica.name} follows over a link", lambda: server.in_sync(replica))
+            replica.options["round"] = (way, primary.name)
+        return primary
+
+    def _send_straight(self, replica: Node) -> None:
+        """Heal its link, and let it follow its primary without it, unless somebody made it follow another meanwhile."""
+        way, name = replica.options["round"]
+        links.delay_link(self._links, replica.name, name, 0.0, 0.0)
+        links.cut_link(self._links, replica.name, name, None)
+        server, primary = servers.of(replica.kind), next(node for node in self.nodes if node.name == name)
+        if replica.state == "running" and server.follows(replica) == way:
+            server.follow(replica, primary.host, primary.port)
+        del replica.options["round"]
 
     def _forget_cut(self, replica: Node, others: list[Node]) -> None:
         for node in others:

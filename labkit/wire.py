@@ -23,9 +23,8 @@ class Wire:
         blob = pickle.dumps(message)
         self._out += _HEAD.pack(len(blob)) + blob
         deadline = _deadline(timeout_s)
-        while self._out:
+        while not self._write():
             self._wait(select.POLLOUT, deadline)
-            self._write()
 
     def waiting(self) -> bool:
         """True when something can be read now (a message, a part of one, or the end)."""
@@ -57,10 +56,13 @@ class Wire:
             raise EOFError
         self._in += piece
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Send what the pipe takes now; True when that is all."""
         with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(self._out, socket.MSG_DONTWAIT)
-            del self._out[:sent]
+            while self._out:
+                sent = self.sock.send(self._out, socket.MSG_DONTWAIT)
+                del self._out[:sent]
+        return not self._out
 
     def _wait(self, events: int, deadline: float | None) -> int:
         ready = self._poll(events, None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3)

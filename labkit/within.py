@@ -21,6 +21,8 @@ _UNKNOWN = {
     "TimeoutError",
     "ConnectionError",
     "ConnectionLoss",
+    "KazooTimeoutError",
+    "RetryFailedError",
     "OperationalError",
     "AMQPConnectionError",
     "ConnectionFailedError",

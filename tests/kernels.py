@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def eventually(look, what: str, timeout_s: float = 5):
-    """Look again and again until it is true; returns what was seen. The bound is generous: it decides about failure only."""
+    """Look again and again until it is true; returns what was seen. The bound decides about failure only."""
     deadline = time.monotonic() + timeout_s
     while not (seen := look()):
         assert time.monotonic() < deadline, f"not so within {timeout_s} s: {what}"

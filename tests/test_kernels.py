@@ -8,7 +8,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from unittest import mock
 
 import papers
@@ -20,9 +20,15 @@ from kernels import alive, processes_of
 from labkit.notebooks import private_settings
 from labkit.session import scratch
 
+pytest_plugins = ["told"]
+
 ANSWER_S = 60
-KILLS, AT_ONCE = 10, 4  # kills of each chapter; kernels at a time, which mostly wait
+KILLS, AT_ONCE = 10, 5  # kills of each chapter; kernels at a time, which mostly wait
 DRIVES_A_LAB = ("Lab(", "lab.run(", ".open()", "panel.press(")  # while such a cell runs, the record grows
+
+
+STRAY = """environment = os.environ | {"LABKIT_SESSION": lab._session.id}
+stray = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)"""
 
 
 class JupyterKernel:
@@ -53,13 +59,15 @@ class JupyterKernel:
                 return reply["content"]
         return None
 
-    def run(self, sources: list[str], **values: str) -> dict[str, str]:
-        """Run cells one after the other; returns these expressions after the last, as they are printed."""
+    def run(self, sources: list[str], strict: bool = True, **values: str) -> dict[str, str]:
+        """Run cells one after the other; returns these expressions after the last, as they are printed.
+
+        strict -- whether an error ends it, as in "Run All Cells"; else it goes on, as who runs cell after cell may.
+        """
         for source in sources:
             reply = self.answer(self.begin(source, **(values if source is sources[-1] else {})))
             assert reply, f"no answer within {ANSWER_S} s:\n{source}"
-            # What a claim measures is judged elsewhere, on a quiet machine; here many kernels share it.
-            if reply["status"] != "ok" and reply["ename"] != "ClaimError":
+            if strict and reply["status"] != "ok":
                 raise AssertionError("\n".join([source, *reply["traceback"], f"{reply['ename']}: {reply['evalue']}"]))
         return {name: value["data"]["text/plain"] for name, value in reply.get("user_expressions", {}).items()}
 
@@ -88,7 +96,7 @@ class JupyterKernel:
         return sum(record.read_bytes().count(b"\n") for record in (self._home / "records").glob("*.jsonl"))
 
     def runs_until(self, source: str, events: int) -> tuple[str, dict | None]:
-        """Begin a cell, and wait until it has recorded so many events, or is over; (its request, its answer or None)."""
+        """Begin a cell and wait until it has recorded so many events, or is over; its request, its answer or None."""
         wanted = self.recorded() + events
         request = self.begin(source)
         deadline = time.monotonic() + ANSWER_S
@@ -139,7 +147,7 @@ def jupyter(labkit_home):
 
 # -- kill -9
 def plans() -> list[tuple[str, int, int]]:
-    """(notebook, cell, events): kill its kernel when that cell has recorded so many. Other cells each time, if it can be."""
+    """(notebook, cell, events): kill its kernel when that cell has recorded so many. As many cells as there are."""
     chosen, dice = [], random.Random(7)
     for name in ("00-start-here", "01-locks"):
         driving = [i for i, source in enumerate(cells(name)) if any(part in source for part in DRIVES_A_LAB)]
@@ -152,7 +160,7 @@ def killed(plan: tuple[str, int, int], home: Path) -> tuple[bool, list[str]]:
     """(was the cell still running, what was left of everything five seconds later)."""
     name, cell, events = plan
     with JupyterKernel(home) as kernel:
-        kernel.run(cells(name)[:cell])
+        kernel.run(cells(name)[:cell], strict=False)  # the machine is crowded here, and some cells measure it
         _, reply = kernel.runs_until(cells(name)[cell], events)
         labs, family = kernel.labs(), kernel.family()
         assert labs and {pid for lab in labs for pid in processes_of(lab)} and len(family) > 1, "there is a lab to lose"
@@ -160,25 +168,20 @@ def killed(plan: tuple[str, int, int], home: Path) -> tuple[bool, list[str]]:
         return reply is None, left_of(labs, family)
 
 
-def test_a_killed_kernel_leaves_nothing(tmp_path):
+@pytest.mark.timeout(600)
+def test_a_killed_kernel_leaves_nothing(tmp_path, record_property):
+    homes = [tmp_path / str(i) for i in range(2 * KILLS)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        homes = [tmp_path / str(i) for i in range(2 * KILLS)]
         results = list(pool.map(killed, plans(), homes))
-    left = {plan: remains for plan, (_, remains) in zip(plans(), results, strict=True) if remains}
-    assert not left
+    assert {plan: left for plan, (_, left) in zip(plans(), results, strict=True) if left} == {}
     in_the_middle = sum(running for running, _ in results)
-    assert in_the_middle >= KILLS, (
-        f"only {in_the_middle} of {2 * KILLS} cells were still running when their kernel was killed"
-    )
+    record_property("told", f"{2 * KILLS} kernels killed, {in_the_middle} of them in the middle of a cell")
+    assert in_the_middle >= KILLS
 
 
 def test_what_a_killed_kernel_leaves_is_found(tmp_path):
     with JupyterKernel(tmp_path) as kernel:
-        begin = (
-            "import os, subprocess, labkit\nlab = labkit.Lab()\nenvironment = os.environ | {'LABKIT_SESSION': lab._session.id}\n"
-            "subprocess.Popen(['sleep', '60'], env=environment, start_new_session=True).pid"
-        )
-        kernel.run([begin])
+        kernel.run(["import os, subprocess, labkit\nlab = labkit.Lab()", STRAY])
         (lab,), family = kernel.labs(), kernel.family()
         kernel.kill()
         left = left_of([lab], [], 1)
@@ -197,15 +200,19 @@ def test_ten_kernels_with_labs_do_not_clash(tmp_path):
         with JupyterKernel(tmp_path / str(i)) as kernel:
             try:
                 port = kernel.run(sources[:begun], port="store.port")["port"]
-                together.wait(ANSWER_S)  # now ten labs stand
-                kernel.run(sources[begun:-1])
-                return kernel.labs(), kernel.family(), port
             except BaseException:
                 together.abort()
                 raise
+            together.wait(ANSWER_S)  # now ten labs stand
+            kernel.run(sources[begun:-1])
+            return kernel.labs(), kernel.family(), port
 
     with ThreadPoolExecutor(10) as pool:
-        results = list(pool.map(work, range(10)))
+        futures = [pool.submit(work, i) for i in range(10)]
+    errors = [error for future in futures if (error := future.exception())]
+    for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
+        raise error  # the cause rather than what the others say about it
+    results = [future.result() for future in futures]
     labs = [lab for labs, _, _ in results for lab in labs]
     assert len(set(labs)) == 10 and len({port for _, _, port in results}) == 10
     assert left_of(labs, [pid for _, family, _ in results for pid in family]) == []

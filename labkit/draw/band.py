@@ -10,9 +10,9 @@ from .lanes import REFUSED, TICK, Lane, Mark
 from .layout import MANY
 from .picture import Picture
 from .story import bounds, colours
-from .style import INK, middle, time_text
+from .style import middle, time_text
 from .timeline import draw_lanes
-from .twin import Line, twin
+from .twin import Line, sentences, twin
 
 GO, COME = "#009E73", "#0072B2"
 
@@ -40,21 +40,26 @@ def band(
     steps = measure.window(passed, window_s)
     at, most = max(steps, key=lambda step: step[1], default=(0.0, 0))
     within = time_text(window_s)
-    found = f"At most {most} admitted within {within} (at {time_text(at)}), limit {limit}; {len(marks) - len(passed)} refused"
-    judged = found if verdict is None else repr(verdict)
-    end = _end(timeline, marks)
-    window = Curve(f"admitted within the last {within}", [Series(steps)], end, limit, f"limit {limit} in {within}")
-    return _picture(
-        timeline,
-        title,
-        judged,
-        [found] if verdict is not None else [],
-        marks,
-        refused,
-        [window],
-        end,
-        width_in,
-        most > limit,
+    found = f"At most {most} admitted within {within} (at {time_text(at)}), limit {limit}"
+    found += f"; {len(marks) - len(passed)} refused"
+    head = page.head(title or timeline.title or "Arrivals", verdict, width_in, found=found)
+    head.alarm |= most > limit
+    curve = Curve(
+        f"admitted within the last {within}", [Series(steps)], timeline.seconds, limit, f"limit {limit} in {within}"
+    )
+    fills = colours(timeline)
+    rows, lines = [], []
+    for lane in dict.fromkeys(e.lane for e in marks):
+        mine = [e for e in marks if e.lane == lane]
+        told = ", ".join(f"{sum(e.name == name for e in mine)} {name}" for name in (admitted, refused))
+        shapes = [Mark(e.t, "", REFUSED if e.name == refused else TICK, fills.get(lane)) for e in mine]
+        rows.append(Lane(lane, middle(lane), told, marks=shapes, dense=" " if len(mine) > MANY else ""))
+        many = [Line(mine[0].t, mine[-1].t, f"{lane}: {told}")]
+        lines += many if len(mine) > MANY else [Line(e.t, None, f"{lane}: {e.name}") for e in mine]
+    sheet = draw_lanes(rows, head, _bounds(timeline, marks), under=[curve] if marks else ())
+    more = "" if verdict is None else found
+    return Picture(
+        sheet, head.words, sentences(head.words, head.judged, more), twin([head.words, head.judged, more], lines)
     )
 
 
@@ -75,42 +80,24 @@ def backlog(
     into, out = ([e.t for e in marks if e.name == name] for name in (came, went))
     waiting = measure.backlog(into, out)
     at, most = max(waiting, key=lambda step: step[1], default=(0.0, 0))
-    end = _end(timeline, marks)
-    found = f"{len(into)} {came}, {len(out)} {went}: {len(into) - len(out)} wait at the end, at most {most} (at {time_text(at)})"
-    speeds = [Series(measure.rates(times, bin_s, end), colour) for times, colour in ((into, COME), (out, GO))]
-    curves = [Curve("a second", speeds, end), Curve("waiting", [Series(waiting)], end)]
-    chips = [(came, COME), (went, GO)]
-    return _picture(timeline, title, found, [], marks, "", curves, end, width_in, False, chips, rows=False)
+    end = timeline.seconds
+    left = f"{len(into) - len(out)} wait at the end, at most {most} (at {time_text(at)})"
+    head = page.head(title or timeline.title or "Backlog", None, width_in, [(came, COME), (went, GO)], found=left)
+    fast, slow = (measure.rates(times, bin_s, end) for times in (into, out))
+    curves = [
+        Curve(f"a second, in steps of {time_text(bin_s)}", [Series(slow, GO, filled=True), Series(fast, COME)], end),
+        Curve("waiting", [Series(waiting)], end),
+    ]
+    sheet = draw_lanes([], head, _bounds(timeline, marks), under=curves if marks else ())
+    lines = [Line(t, None, f"{n} waiting") for t, n in waiting[:: max(1, len(waiting) // MANY)]]
+    told = [head.words, f"{len(into)} {came}, {len(out)} {went}", left]
+    return Picture(sheet, head.words, sentences(*told), twin(told, lines))
 
 
 def _marks(timeline: Timeline, names: Sequence[str], lanes: Sequence[str] | None) -> list[Event]:
     return [e for e in timeline.marks() if e.name in names and (lanes is None or e.lane in lanes)]
 
 
-def _end(timeline: Timeline, marks: Sequence[Event]) -> float:
-    return timeline.seconds if marks else 0.0
-
-
-def _picture(
-    timeline, title, judged, more, marks, refused, curves, end, width_in, alarm, chips=(), rows=True
-) -> Picture:
-    title = title or timeline.title or "Arrivals"
-    fills = colours(timeline)
-    lanes = [lane for lane in timeline.lanes if any(e.lane == lane for e in marks)]
-    lines, drawn = [], []
-    for lane in lanes:
-        mine = [e for e in marks if e.lane == lane]
-        dots = [Mark(e.t, "", REFUSED if e.name == refused else TICK, fills.get(lane, INK)) for e in mine]
-        counts = ", ".join(
-            f"{sum(e.name == name for e in mine)} {name}" for name in dict.fromkeys(e.name for e in mine)
-        )
-        drawn.append(Lane(lane, middle(lane), counts, marks=dots, dense=" " if len(mine) > MANY else ""))
-        if len(mine) > MANY:
-            lines.append(Line(mine[0].t, mine[-1].t, f"{lane}: {counts}"))
-        else:
-            lines += [Line(e.t, None, f"{lane}: {e.name}") for e in mine]
-    head = page.Head(title, judged, width_in * 72, alarm, chips)
-    times = [e.t for e in marks]
-    limits = (bounds(times)[0], end) if marks else (0.0, 1e-3)
-    sheet = draw_lanes(drawn if rows else [], head, limits, under=curves if marks else ())
-    return Picture(sheet, title, ". ".join([title, judged, *more]), twin([title, judged, *more], lines))
+def _bounds(timeline: Timeline, marks: Sequence[Event]) -> tuple[float, float]:
+    first, last = bounds([e.t for e in marks])
+    return first, max(last, timeline.seconds) + (last - first) * 0.02

@@ -12,11 +12,11 @@ TOP, HIGH = 24.0, 104.0  # points for the caption, and for the plot
 
 @dataclass(frozen=True)
 class Series:
-    """steps: [(from t in s on, value), …]; each value holds until the next. text: at the line's end, if not empty."""
+    """steps: [(from t in s on, value), …]; each value holds until the next. filled: the area below it is tinted."""
 
     steps: Sequence[tuple[float, float]]
     fill: str = INK
-    text: str = ""
+    filled: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,13 @@ class Curve:
         sheet.text(x.start, top + 14, self.caption, opacity=page.MUTED)
         page.axis_left(sheet, y, x.start, x.end)
         for line in self.lines:
-            sheet.line(self._outline(line.steps, x, y), stroke=line.fill, thick=1.8, layer=3)
+            steps = [(t, value) for t, value in line.steps if t <= self.end]
+            outline = self._outline(steps, x, y)
+            sheet.line(outline, stroke=line.fill, thick=1.8, layer=3)
+            if line.filled:
+                sheet.shape([*outline, (x(self.end), y(0))], fill=line.fill, opacity=0.2, layer=1)
             if self.limit is not None:
-                sheet.rects(self._excess(line.steps, x, y), fill=ALARM, opacity=0.4, layer=2)
+                sheet.rects(self._excess(steps, x, y), fill=ALARM, opacity=0.4, layer=2)
         if self.limit is not None:
             sheet.dashes(x.start, x.end, y(self.limit), y(self.limit), stroke=ALARM, thick=1.4, layer=3)
             right = x.end - width(self.limit_text) / 2

@@ -1,13 +1,15 @@
 """Curves: how a cost grows with N, one line a label."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from ..errors import LabError
 from . import page
 from .pairs import number
 from .picture import Picture
 from .sheet import Sheet
-from .style import INK, LANE, clean, fill, shorten, width
+from .style import INK, LANE, fill, shorten, width
+from .twin import sentences, twin
 
 HIGH = 210.0  # points of the plot
 SHAPES = 4  # circle, square, triangle, diamond
@@ -26,7 +28,7 @@ def curves(
 ) -> Picture:
     """Lines over N: {"sorted set": [(1000, 96.0), …], …}, each named at its end and with a mark of its own shape.
 
-    x, y -- what the axes are, with their units. log -- which of (x, y) are logarithmic; these take positive numbers only.
+    x, y -- what the axes are, with their units. log -- which of (x, y) are logarithmic: for positive numbers only.
     article -- labels of lines that are somebody's figures and not ours: drawn broken and in the page's ink.
     Raises LabError when there is nothing to draw, or a number that a logarithmic axis cannot show.
     """
@@ -40,13 +42,11 @@ def curves(
                 "It has no place for zero and below.",
                 f"Leave that point out, or draw with log={(log[0] and axis != 0, log[1] and axis != 1)}.",
             )
-    judged = "" if verdict is None else repr(verdict)
-    across = width_in * 72
-    head = page.Head(title, judged, across, bool(verdict is not None and verdict.evidence))
+    head = page.head(title, verdict, width_in)
     left = page.MARGIN + 64
-    right = across - page.MARGIN - max(width(shorten(label, 28)) for label in lines) - 22
+    right = head.across - page.MARGIN - max(width(shorten(label, 28)) for label in lines) - 22
     top = head.height + 22
-    sheet = Sheet(across, top + HIGH + page.AXIS)
+    sheet = Sheet(head.across, top + HIGH + page.AXIS)
     along = _scale(log[0], [p[0] for p in points], left + 8, right, x)
     up = _scale(log[1], [p[1] for p in points], top + HIGH, top + 8, y)
     head.draw(sheet)
@@ -63,15 +63,18 @@ def curves(
     for at, spot, label in _apart(names):
         sheet.line([(at[0] + 5, at[1]), (right + 14, spot)], thick=0.7, opacity=0.4, layer=1)
         sheet.text(right + 17, spot + 3.5, label, size=LANE - 1)
-    told = [
-        f"{clean(label)}: " + ", ".join(f"{number(n)} {number(v)}" for n, v in sorted(line))
-        for label, line in lines.items()
-    ]
-    text = "\n".join(part for part in (clean(title), judged, f"{x}, {y}", *told) if part)
-    ends = [
-        f"{label} goes from {number(min(line)[1])} to {number(max(line)[1])}" for label, line in lines.items() if line
-    ]
-    return Picture(sheet, title, ". ".join(part for part in (title, judged, f"{y} over {x}", *ends) if part), text)
+    return Picture(sheet, title, *_words(title, head.judged, lines, x, y))
+
+
+def _words(title: str, judged: str, lines, x: str, y: str) -> tuple[str, str]:
+    """(alt text, twin)."""
+    table, ends = [f"{x}: {y}"], []
+    for label, line in lines.items():
+        points = sorted(line)
+        table.append(f"{label}: " + ", ".join(f"{number(n)}: {number(value)}" for n, value in points))
+        if points:
+            ends.append(f"{label} goes from {number(points[0][1])} to {number(points[-1][1])}")
+    return sentences(title, judged, f"{y} over {x}", *ends), twin([title, judged, *table])
 
 
 def _scale(is_log: bool, values: Sequence[float], start: float, end: float, caption: str) -> Callable[[float], float]:
@@ -81,16 +84,15 @@ def _scale(is_log: bool, values: Sequence[float], start: float, end: float, capt
 
 
 def _line(sheet: Sheet, spots, tips, colour: str, broken: bool, shape: int) -> None:
-    for (x0, y0), (x1, y1) in zip(spots, spots[1:], strict=False):
-        (
+    for (x0, y0), (x1, y1) in pairwise(spots):
+        if broken:
             sheet.dashes(x0, x1, y0, y1, stroke=colour, thick=1.6)
-            if broken
-            else sheet.line([(x0, y0), (x1, y1)], stroke=colour, thick=2.0)
-        )
+        else:
+            sheet.line([(x0, y0), (x1, y1)], stroke=colour, thick=2.0)
     for (a, b), tip in zip(spots, tips, strict=True):
         r = 4.2
         if shape == 0:
-            sheet.dot(a, b, r, fill=colour, layer=4, tip=tip)
+            sheet.dots([(a, b)], r, fill=colour, layer=4, tip=tip)
         else:
             corners = {
                 1: [(-r, -r), (r, -r), (r, r), (-r, r)],

@@ -8,8 +8,7 @@ from .lanes import DOT, FAULT, KILLED, SOLID, Bar, Lane, Mark
 from .picture import Picture
 from .story import bounds, colours, ending, told, when, words
 from .style import UNKNOWN, middle, shorten, time_text
-from .timeline import bands, draw_lanes
-from .timeline import words as in_words
+from .timeline import bands, picture
 from .twin import Line
 
 FULL, MOST = 24, 120  # rows with labels; rows at all
@@ -35,17 +34,12 @@ def lives(
     are drawn thin and without labels, at most 120.
     """
     story = _Lives(timeline, span, by, marks)
-    title = title or timeline.title or "Lives"
-    judged = "" if verdict is None else repr(verdict)
-    evidence = bands(verdict)
-    chips = [(shorten(name, 20), colour) for name, colour in story.colours.items()]
-    head = page.Head(title, judged, width_in * 72, bool(evidence), chips if story.lanes else ())
-    sheet = draw_lanes(story.lanes, head, story.bounds, evidence=evidence, note=story.left_out)
-    return Picture(sheet, title, story.alt(title, judged), in_words(story, title, judged, evidence))
+    head = page.head(title or timeline.title or "Lives", verdict, width_in, story.chips)
+    return picture(story, head, bands(verdict))
 
 
 class _Lives:
-    """Spans and marks by message: lanes, lines of text, bounds in s, and the workers' colours."""
+    """Spans and marks by message: lanes, lines of text, bounds in s, and a chip for each worker."""
 
     def __init__(self, timeline: Timeline, span: str, by: str, marks: Sequence[str] | None):
         self._spans = [s for s in timeline.spans(span) if by in s.data]
@@ -59,7 +53,8 @@ class _Lives:
         shown = self.messages[:MOST]
         more = len(self.messages) - len(shown)
         self.left_out = f"{more} more are not drawn." if more else ""
-        self.colours = {name: fill for name, fill in self._fills.items() if any(s.lane == name for s in self._spans)}
+        busy = {s.lane for s in self._spans}
+        self.chips = [(shorten(name, 20), fill) for name, fill in self._fills.items() if name in busy]
         self.lines: list[Line] = []
         self.lanes = [self._lane(message, thin=len(shown) > FULL) for message in shown]
         moments = [t for s in self._spans for t in (s.start, s.end)] + [e.t for e in self._marks]
@@ -71,9 +66,6 @@ class _Lives:
         died = sum(s.how == "died" for s in self._spans)
         lost = f", {died} of them ended by a death" if died else ""
         return f"Lives of {len(self.messages)} messages; {len(self._spans)} times a worker had one{lost}"
-
-    def alt(self, title: str, judged: str) -> str:
-        return ". ".join(part for part in (title, judged, self.summary()) if part)
 
     def _lane(self, message: str, thin: bool) -> Lane:
         spans = [s for s in self._spans if str(s.data[self._by]) == message]

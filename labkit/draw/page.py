@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.ticker import MaxNLocator
 
 from .sheet import Sheet
-from .style import ALARM_INK, INK, LANE, SUBTITLE, TITLE, unit, width, wrap
+from .style import ALARM_INK, INK, LANE, SUBTITLE, TITLE, clean, unit, width, wrap
 
 MARGIN = 12.0  # points round a sheet
 GRID, MUTED = 0.13, 0.72  # opacities of the ink
@@ -23,9 +23,10 @@ class Head:
 
     def __init__(self, title: str, subtitle: str, across: float, alarm: bool = False, chips: Sequence[Chip] = ()):
         room = across - 2 * MARGIN
+        self.words = clean(title)
         self.title = wrap(title, room, TITLE, True)
         self.subtitle = wrap(subtitle, room, SUBTITLE) if subtitle else []
-        self.across, self.alarm, self.chips = across, alarm, chips
+        self.judged, self.across, self.alarm, self.chips = subtitle, across, alarm, chips
         self.height = MARGIN + 17 * len(self.title) + 15 * len(self.subtitle) + (17 if chips else 0) + 6
 
     def draw(self, sheet: Sheet) -> None:
@@ -44,6 +45,12 @@ class Head:
             sheet.rect(x, x + 9, y - 11, y - 2, fill=colour)
             sheet.text(x + 13, y - 3, name)
             x += 13 + width(name) + 14
+
+
+def head(title: str, verdict, width_in: float, chips: Sequence[Chip] = (), found: str = "") -> Head:
+    """The head with a verdict as its subtitle, in alarm if it has evidence; without one, with what was `found`."""
+    judged = found if verdict is None else repr(verdict)
+    return Head(title, judged, width_in * 72, verdict is not None and bool(verdict.evidence), chips)
 
 
 class Linear:

@@ -30,7 +30,7 @@ def lanes(sheet: Sheet, laid: Sequence[Laid], x: Callable[[float], float], top: 
             sheet.line([(x.start, top + lane.centre), (x.end, top + lane.centre)], opacity=0.25, layer=1)
         for i, (row, bar) in enumerate(lane.bars):
             y = top + lane.bars_top + row * (lane.bar_high + BAR_GAP)
-            _bar(sheet, bar, x, y, y + lane.bar_high)
+            _bar(sheet, bar, x, y, y + lane.bar_high, hatch=not lane.lane.freezes)
             colour = text_on(bar.fill) if bar.look not in (FAILED, DOUBTFUL) else INK
             if i in lane.inside:
                 sheet.text(lane.inside[i], y + 12, bar.text, bold=True, anchor="center", fill=colour)
@@ -59,7 +59,8 @@ def _names(sheet: Sheet, lane: Laid, top: float, right: float) -> None:
         sheet.text(right, y + 24, f"+{lane.unlabelled} in the text", size=9, anchor="right", opacity=MUTED)
 
 
-def _bar(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
+def _bar(sheet: Sheet, bar: Bar, x, y0: float, y1: float, hatch: bool) -> None:
+    """hatch: what of it was frozen, unless the whole lane is hatched there."""
     if bar.look in HATCHED:
         _hatched(sheet, bar, x, y0, y1)
         return
@@ -75,6 +76,8 @@ def _bar(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
         elif bar.look == DOUBTFUL or frozen:
             look |= {"opacity": FADED}
         sheet.shape(outline, layer=2, **look)
+        if frozen and hatch:
+            sheet.hatch(x0, x1, y0, y1, layer=3)
         if bar.look == FAILED:
             sheet.shape(outline, layer=2, stroke=bar.fill, thick=1.6)
         elif bar.look == DOUBTFUL:
@@ -145,7 +148,7 @@ def _mark(sheet: Sheet, mark: Mark, x: float, centre: float, under: float | None
         foot = under + MARK - 1
         sheet.shape([(x - 3.6, foot), (x + 3.6, foot), (x, under)], fill=fill, layer=4, tip=mark.tip)
     else:
-        sheet.dot(x, centre, 4.8, fill=fill, layer=4, tip=mark.tip, **(thin if mark.fill else {}))
+        sheet.dots([(x, centre)], 4.8, fill=fill, layer=4, tip=mark.tip, **(thin if mark.fill else {}))
 
 
 def _cross(x: float, y: float, reach: float, half: float) -> list[tuple[float, float]]:

@@ -6,7 +6,8 @@ from ..errors import LabError
 from . import page
 from .picture import Picture
 from .sheet import Sheet
-from .style import FILLS, INK, LANE, UNKNOWN, clean, middle, width
+from .style import FILLS, INK, LANE, UNKNOWN, middle, width
+from .twin import sentences, twin
 
 Figure = float | tuple[float, float] | None  # a number, from-to, or not known
 Pair = tuple[str, Figure, Figure]
@@ -40,19 +41,17 @@ def pairs(
     positive = [n for n in numbers if n > 0] or [1.0]
     if log is None:
         log = min(positive) * 100 < max(positive)
-    lines = [f"{clean(what)}: {names[0]} {_text(a, unit)}, {names[1]} {_text(b, unit)}" for what, a, b in rows]
-    judged = "" if verdict is None else repr(verdict)
-    across = width_in * 72
-    head = page.Head(title, judged, across, bool(verdict is not None and verdict.evidence))
+    lines = [f"{what}: {names[0]} {_text(a, unit)}, {names[1]} {_text(b, unit)}" for what, a, b in rows]
+    head = page.head(title, verdict, width_in)
     left = page.MARGIN + page.column([(middle(what, 40), "") for what, _, _ in rows], 64)
-    right = across - page.MARGIN - max([0.0, *(width(_text(f)) for _, *figures in rows for f in figures)]) - 8
+    right = head.across - page.MARGIN - max([0.0, *(width(_text(f)) for _, *figures in rows for f in figures)]) - 8
     if log:
-        x = page.Log(min(positive), max(positive), left, right, caption=f"{unit}, logarithmic scale".lstrip(", "))
+        x = page.Log(min(positive), max(positive), left, right, number, f"{unit}, logarithmic scale".lstrip(", "))
     else:
         x = page.Linear(0.0, max(positive), left, right, unit)
     top = head.height + 22
     bottom = top + ROW * len(rows)
-    sheet = Sheet(across, bottom + page.AXIS)
+    sheet = Sheet(head.across, bottom + page.AXIS)
     head.draw(sheet)
     page.axis_below(sheet, x, top, bottom)
     _legend(sheet, head.height, names)
@@ -61,8 +60,7 @@ def pairs(
         sheet.text(left - 10, y + BAR + 4.5, middle(what, 40), size=LANE, anchor="right")
         for j, figure in enumerate(figures):
             _bar(sheet, x, figure, y + j * (BAR + 2), theirs=j == 0)
-    text = "\n".join(part for part in (clean(title), judged, *lines) if part)
-    return Picture(sheet, title, ". ".join(part for part in (title, judged, *lines) if part), text)
+    return Picture(sheet, title, sentences(title, head.judged, *lines), twin([title, head.judged, *lines]))
 
 
 def _legend(sheet: Sheet, top: float, names: tuple[str, str]) -> None:
@@ -99,9 +97,10 @@ def _ends(figure: Figure) -> tuple[float, ...]:
 
 
 def number(value: float) -> str:
-    """Three figures, thousands set apart, never as a power of ten: 2.21, 126, 27 600."""
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.0f}".replace(",", "\u202f") if abs(rounded) >= 100 else f"{rounded:g}"
+    """As a reader writes it: whole numbers as they are, others with three figures: 1978, 27 600, 2.21."""
+    rounded = value if float(value).is_integer() else float(f"{value:.3g}")
+    whole = float(rounded).is_integer()
+    return f"{rounded:,.0f}".replace(",", "\u202f" if abs(rounded) >= 1e4 else "") if whole else f"{rounded:g}"
 
 
 def _text(figure: Figure, unit: str = "") -> str:

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.path import Path
 
 from .sheet import Sheet
-from .style import ALARM, ALARM_INK, INK, clean
+from .style import ALARM, ALARM_INK, INK, clean, width
 
 # The page's own text colour: JupyterLab's, and wherever that is not set, what the text around the picture has.
 _INKS = {
@@ -48,10 +48,18 @@ class Picture:
             f"<title>{title}</title><style>{_ALONE}</style>{''.join(renderer.parts)}</svg>"
         )
 
-    def png(self, path, dpi: float = 110) -> File:
-        """Write the picture as a PNG file on white, 9 inches wide at its usual width."""
+    def png(self, path, dpi: float = 144) -> File:
+        """Write the picture as a PNG file on white; dpi: points of the file an inch of the picture."""
         with self._lock:
-            self.figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Title": self.alt})
+            self.figure.savefig(
+                path,
+                format="png",
+                dpi=dpi,
+                facecolor="white",
+                transparent=False,
+                bbox_inches=self.figure.bbox_inches,
+                metadata={"Title": self.alt},
+            )
         return File(path)
 
     def __repr__(self) -> str:
@@ -84,6 +92,10 @@ class _Svg(RendererBase):
 
     def flipy(self):
         return True
+
+    def get_text_width_height_descent(self, s, prop, ismath):
+        size = prop.get_size_in_points()
+        return width(s, size, prop.get_weight() == "bold"), size, size / 5
 
     def open_group(self, s, gid=None):
         """A shape with a tip becomes a group with a title; matplotlib's many other groups are left out."""

@@ -25,20 +25,24 @@ def place(
     All lengths in points.
     """
     places: list[Place | None] = [None] * len(labels)
-    free_until: list[float | None] = [None] * rows
+    ends: list[float | None] = [
+        None
+    ] * rows  # where the label, or the line to a deeper row, begins that is next to the right
     for i in reversed(range(len(labels))):
         x, width = labels[i]
         back = max(left, labels[i - 1][0] if i else left)  # it may begin here, or later
         wish = min(max(back, x - width / 2), x)
         for row in range(rows):
-            end = free_until[row]
-            last = right - width if end is None else end - width
+            end = ends[row]
+            last = (right if end is None else end) - width
             if end is None and last < back and not strict:
                 last = wish
-            if last < back or last + width < x + min(TOUCH, width / 2):
+            if last < back or last + width < min(x + min(TOUCH, width / 2), right):
                 continue
             places[i] = Place(row, min(wish, last))
-            free_until[row] = min(wish, last) - GAP
+            ends[row] = places[i].left - GAP
+            for above in range(row):
+                ends[above] = min(x, right if ends[above] is None else ends[above])
             break
     return places
 

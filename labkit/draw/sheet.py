@@ -22,7 +22,9 @@ class Sheet:
 
     def __init__(self, width: float, height: float):
         self.width, self.height = width, height
-        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none", edgecolor="none", linewidth=0)
+        size = (width / 72, height / 72)
+        self.figure = Figure(size, dpi=72, facecolor="none", edgecolor="none", linewidth=0, layout="none")
+        _plain(self.figure.patch)
         self._points = Affine2D().scale(1 / 72, -1 / 72).translate(0, height / 72) + self.figure.dpi_scale_trans
 
     # -- shapes
@@ -51,13 +53,23 @@ class Sheet:
     def dashes(self, x0: float, x1: float, y0: float, y1: float, **look) -> None:
         """A broken line from (x0, y0) to (x1, y1)."""
         length = math.hypot(x1 - x0, y1 - y0)
-        cuts = [(d / length, min(d + 4, length) / length) for d in range(0, int(length), 7)] if length else []
-        at = lambda part: (x0 + (x1 - x0) * part, y0 + (y1 - y0) * part)  # noqa: E731
-        self.lines([[at(a), at(b)] for a, b in cuts], **look)
 
-    def dot(self, x: float, y: float, radius: float, **look) -> None:
-        circle = Path.circle((x, y), radius)
-        self.path(circle.vertices, circle.codes, **look)
+        def at(distance: float) -> Point:
+            part = min(distance / length, 1.0)
+            return x0 + (x1 - x0) * part, y0 + (y1 - y0) * part
+
+        self.lines([[at(d), at(d + 4)] for d in range(0, math.ceil(length), 7)], **look)
+
+    def dots(self, centres: list[Point], radius: float, **look) -> None:
+        """Round dots as one shape, each of four curves."""
+        r, b = radius, 0.5523 * radius  # with this bend a cubic curve is a quarter of a circle
+        quarter = [(r, b), (b, r), (0, r)]
+        turns = [quarter, [(-y, x) for x, y in quarter], [(-x, -y) for x, y in quarter], [(y, -x) for x, y in quarter]]
+        ring = [(r, 0), *(point for turn in turns for point in turn), (r, 0)]
+        if centres:
+            points = [(x + dx, y + dy) for x, y in centres for dx, dy in ring]
+            codes = [Path.MOVETO] + [Path.CURVE4] * 12 + [Path.CLOSEPOLY]
+            self.path(points, codes * len(centres), **look)
 
     def path(
         self, points, codes, *, fill: str | None = None, stroke: str | None = None, thick: float = 0.0,
@@ -68,8 +80,7 @@ class Sheet:
             linestyle="solid", joinstyle="miter", capstyle="butt", antialiased=True, transform=self._points,
             zorder=layer, gid=clean(tip) or None,
         )  # fmt: skip
-        patch.set_sketch_params(None)
-        self.figure.add_artist(patch)
+        self.figure.add_artist(_plain(patch))
 
     def hatch(self, x0: float, x1: float, y0: float, y1: float, *, step=4.5, cross=False, **look) -> None:
         """Slanted lines cut to a rectangle.
@@ -98,7 +109,13 @@ class Sheet:
             x, y, clean(text), color=fill, alpha=opacity, fontproperties=font(size, bold), horizontalalignment=anchor,
             verticalalignment="baseline", parse_math=False, usetex=False, transform=self._points, zorder=layer,
         )  # fmt: skip
-        self.figure.add_artist(label)
+        self.figure.add_artist(_plain(label))
+
+
+def _plain(artist):
+    artist.set_sketch_params(None)
+    artist.set_path_effects(None)
+    return artist
 
 
 def _codes(n: int, closed: bool = False) -> list[int]:

@@ -41,10 +41,6 @@ class Story:
             return "No events yet: nothing was recorded"
         return f"Timeline of {', '.join(lane.key for lane in self.lanes)}; {time_text(self._timeline.seconds)}"
 
-    def alt(self, title: str, judged: str) -> str:
-        """What the picture says to who cannot see it: its title, the verdict, and what is on it."""
-        return ". ".join(part for part in (title, judged, self.summary()) if part)
-
     def _kind(self, lane: str) -> int:
         events = [e for e in self._timeline.events if e.lane == lane and e.kind != "end"]
         if lane in self._timeline.workers:
@@ -59,7 +55,7 @@ class Story:
         """token -> the worker whose span or mark carried it, so that a server's owner has a name and a colour."""
         holders = {worker: worker for worker in self.colours}
         for e in self._timeline.events:
-            worker = e.data.get("by", e.lane)
+            worker = str(e.data.get("by", e.lane))
             if e.data.get("token") is not None and worker in self.colours:
                 holders.setdefault(str(e.data["token"]), worker)
         return holders
@@ -88,7 +84,7 @@ class Story:
         )
 
     def _names(self, lane: str, believes: bool) -> tuple[str, str]:
-        for server in {e.data["says"] for e in self._timeline.events if e.lane == lane and "says" in e.data}:
+        for server in {str(e.data["says"]) for e in self._timeline.events if e.lane == lane and "says" in e.data}:
             return middle(lane.removesuffix(f" ({server} says)")), f"{middle(server, 20)} says"
         worker = "believes" if believes else "worker"
         return middle(lane), {WORKER: worker, SERVER: "", RESOURCE: "resource", NODE: "server"}[self._kinds[lane]]
@@ -114,7 +110,7 @@ class Story:
             return Mark(e.t, shorten(e.name), FAULT, tip=tip)
         if "by" in e.data:
             shape = {"refused": REFUSED, "read": READ, "written": DOT}[sort_of(e)]
-            return Mark(e.t, shorten(_touch(e), 40), shape, self.colours.get(e.data["by"], UNKNOWN), tip)
+            return Mark(e.t, shorten(_touch(e), 40), shape, self.colours.get(str(e.data["by"]), UNKNOWN), tip)
         owner = self._holders.get(str(e.data.get("value", e.name))) if kind == SERVER else None
         return Mark(e.t, shorten(owner or e.name), POINTER, self.colours[owner] if owner else None, tip)
 
@@ -190,7 +186,9 @@ def ending(span: Span) -> str:
     if span.how == "open":
         return ", still going on at the end of the record"
     error = f" ({span.data['error']})" if "error" in span.data else ""
-    return {"ok": "", "fail": f", failed{error}"}.get(span.outcome, f", outcome unknown{error}")
+    if span.outcome == "ok":
+        return ""
+    return f", failed{error}" if span.outcome == "fail" else f", outcome unknown{error}"
 
 
 def when(span: Span) -> str:

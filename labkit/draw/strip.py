@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from .. import measure
 from ..errors import LabError
-from . import page, place
+from . import page
 from .layout import MANY
 from .picture import Picture
 from .sheet import Sheet
-from .style import INK, LANE, TEXT, clean, fill, middle, time_text, width
+from .style import INK, LANE, TEXT, fill, middle, time_text, width
+from .twin import sentences, twin
 
-ROW, DOTS = 52.0, 20.0  # points: a row, and the height in which its dots lie
+ROW, DOTS, GAP = 52.0, 20.0, 10.0  # points: a row, the height in which its dots lie, between two labels
 LEAST_S = 1e-7  # what took no measurable time stands here
 
 
@@ -33,35 +34,33 @@ def strip(
                     "Take them from measure.durations(e.timeline, span=…), or from one clock: end - start.",
                 )
     found = {label: measure.quantiles(values, (0.5, 0.99)) for label, values in seconds.items() if len(values)}
-    said = {label: f"median {time_text(m)}, 99th percentile {time_text(p)}" for label, (m, p) in found.items()}
-    lines = [f"{clean(label)}: {len(seconds[label])} values, {said.get(label, 'none')}" for label in seconds]
-    judged = "" if verdict is None else repr(verdict)
-    head = page.Head(title, judged, width_in * 72, bool(verdict is not None and verdict.evidence))
-    everything = [max(value, LEAST_S) for values in seconds.values() for value in values]
-    left = page.MARGIN + page.column(
-        [(middle(label), f"{len(values)} values") for label, values in seconds.items()], 64
-    )
-    bounds = (min(everything), max(everything)) if everything else (1e-3, 1.0)
-    x = page.Log(*bounds, left, head.across - page.MARGIN - 16, time_text, "logarithmic scale")
+    lines = []
+    for label, values in seconds.items():
+        said = "median {}, 99 % within {}".format(*map(time_text, found[label])) if label in found else "none"
+        lines.append(f"{label}: {_count(values)}, {said}")
+    head = page.head(title, verdict, width_in)
+    left = page.MARGIN + page.column([(middle(label, 34), _count(values)) for label, values in seconds.items()], 64)
+    everything = [max(value, LEAST_S) for values in seconds.values() for value in values] or [1e-3, 1.0]
+    x = page.Log(min(everything), max(everything), left, head.across - page.MARGIN - 16, time_text, "logarithmic scale")
     bottom = head.height + 8 + ROW * len(seconds)
     sheet = Sheet(head.across, bottom + page.AXIS)
     head.draw(sheet)
     page.axis_below(sheet, x, head.height, bottom)
     for i, (label, values) in enumerate(seconds.items()):
         top = head.height + 8 + i * ROW
-        sheet.text(left - 10, top + 28, middle(label), size=LANE, anchor="right")
-        sheet.text(
-            left - 10, top + 40, f"{len(values)} value{'s' * (len(values) != 1)}", anchor="right", opacity=page.MUTED
-        )
+        sheet.text(left - 10, top + 28, middle(label, 34), size=LANE, anchor="right")
+        sheet.text(left - 10, top + 40, _count(values), anchor="right", opacity=page.MUTED)
         if label in found:
-            _row(sheet, x, top + 18, values, found[label], fill(i))
-    text = "\n".join(part for part in (clean(title), judged, *lines) if part)
-    return Picture(sheet, title, ". ".join(part for part in (title, judged, *lines) if part), text)
+            _values(sheet, x, top + 18, values, fill(i))
+            _quantiles(sheet, x, top + 18, found[label])
+    return Picture(sheet, title, sentences(title, head.judged, *lines), twin([title, head.judged, *lines]))
 
 
-def _row(
-    sheet: Sheet, x: page.Log, top: float, values: Sequence[float], quantiles: Sequence[float], colour: str
-) -> None:
+def _count(values: Sequence[float]) -> str:
+    return f"{len(values)} value{'s' * (len(values) != 1)}"
+
+
+def _values(sheet: Sheet, x: page.Log, top: float, values: Sequence[float], colour: str) -> None:
     if len(values) > MANY:
         bins = int((x.end - x.start) / 3)
         counts = measure.density([x(value) for value in values], x.start, x.end, bins)
@@ -70,21 +69,17 @@ def _row(
         sheet.rects([(a, a + step, min(y, top + DOTS - 1), top + DOTS) for a, y in tops], fill=colour)
     else:
         jitter = random.Random(0)  # the same picture every time
-        for value in values:
-            sheet.dot(
-                x(value), top + 3 + (DOTS - 6) * jitter.random(), 2.4, fill=colour, opacity=0.65, tip=time_text(value)
-            )
+        spots = [(x(value), top + 3 + (DOTS - 6) * jitter.random()) for value in values]
+        sheet.dots(spots, 2.4, fill=colour, opacity=0.75)
     sheet.line([(x.start, top + DOTS), (x.end, top + DOTS)], thick=0.6, opacity=0.35, layer=1)
-    names = [f"{name} {time_text(value)}" for name, value in zip(("median", "99 %"), quantiles, strict=True)]
-    for value in quantiles:
-        sheet.line([(x(value), top - 4), (x(value), top + DOTS + 3)], stroke=INK, thick=1.8, layer=4)
-    sizes = [(x(value), width(name, TEXT, True) + 6) for value, name in zip(quantiles, names, strict=True)]
-    for name, spot in zip(names, _side_by_side(sizes, x), strict=True):
-        sheet.text(spot + 3, top - 7, name, bold=True)
 
 
-def _side_by_side(sizes: Sequence[tuple[float, float]], x: page.Log) -> list[float]:
-    """Left ends of two labels in one row, each as near to its x as the other and the margins allow."""
-    (a, wide_a), (b, wide_b) = sizes
-    right = min(max(b - wide_b / 2, x.start + wide_a + place.GAP), x.end + 16 - wide_b)
-    return [max(x.start, min(a - wide_a / 2, right - place.GAP - wide_a)), right]
+def _quantiles(sheet: Sheet, x: page.Log, top: float, quantiles: Sequence[float]) -> None:
+    """Median and 99th percentile as two lines; their labels in one row, each as near to its line as can be."""
+    (a, b), (median, high) = map(x, quantiles), map(time_text, quantiles)
+    names = [f"median {median}", f"99 % within {high}"]
+    wide_a, wide_b = (width(name, TEXT, True) for name in names)
+    right = min(max(b - wide_b / 2, x.start + wide_a + GAP), x.end + 16 - wide_b)
+    for left, name, at in zip((min(a - wide_a / 2, right - GAP - wide_a), right), names, (a, b), strict=True):
+        sheet.line([(at, top - 4), (at, top + DOTS + 3)], stroke=INK, thick=1.8, layer=4)
+        sheet.text(left, top - 7, name, bold=True)

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.textpath import text_to_path
 
 # Two inks that a page may replace (see picture.py): the page's own text colour, and vermillion mixed with it.
@@ -29,15 +29,23 @@ def text_on(colour: str) -> str:
 
 @lru_cache(maxsize=64)
 def font(size: float, bold: bool = False) -> FontProperties:
-    return FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
+    weight = "bold" if bold else "normal"
+    return FontProperties(
+        family="DejaVu Sans", style="normal", variant="normal", stretch="normal", weight=weight, size=size
+    )
 
 
 @lru_cache(maxsize=4096)
 def width(text: str, size: float = TEXT, bold: bool = False) -> float:
-    """Width in points. Signs that the font lacks (Chinese, emoji) are as wide as they are high in any other font."""
-    narrow = "".join(c for c in text if ord(c) < 0x2E80)
-    wide = len(text) - len(narrow)
-    return text_to_path.get_text_width_height_descent(narrow, font(size, bold), False)[0] + wide * size
+    """Width in points that a text may take. Signs that our font lacks are as wide as high in the font that has them."""
+    known = "".join(c for c in text if ord(c) in _signs())
+    measured = text_to_path.get_text_width_height_descent(known, font(size, bold), False)[0]
+    return 1.04 * measured + (len(text) - len(known)) * size  # hinting at a screen's resolution widens it a little
+
+
+@lru_cache(maxsize=1)
+def _signs() -> frozenset[int]:
+    return frozenset(get_font(findfont(font(TEXT))).get_charmap())
 
 
 def clean(text) -> str:

@@ -12,7 +12,7 @@ from .layout import LANE_GAP, Laid, lay
 from .picture import Picture
 from .sheet import Sheet
 from .story import Story
-from .twin import Line, twin
+from .twin import Line, sentences, twin
 
 MOST_EVIDENCE = 50  # lines of the text
 
@@ -51,31 +51,23 @@ def timeline(
                 f"Choose from: {', '.join(map(repr, timeline.lanes)) or 'none, the record is empty'}",
             )
     story = Story(timeline, lanes)
-    title = title or timeline.title or "Timeline"
-    judged = "" if verdict is None else repr(verdict)
-    evidence = (
-        [] if verdict is None else [paint.Band(e.start, e.end, tuple(e.lanes), e.label) for e in verdict.evidence]
-    )
-    sheet = draw_lanes(
-        story.lanes,
-        page.Head(title, judged, width_in * 72, alarm=bool(evidence)),
-        story.bounds,
-        evidence=evidence,
-        moments=story.moments if axis == "order" else None,
-        note=story.left_out,
-    )
-    return Picture(sheet, title, story.alt(title, judged), words(story, title, judged, evidence))
+    head = page.head(title or timeline.title or "Timeline", verdict, width_in)
+    moments = story.moments if axis == "order" else None
+    return picture(story, head, bands(verdict), moments)
+
+
+def picture(story, head: page.Head, evidence: Sequence[paint.Band], moments: Sequence[float] | None = None) -> Picture:
+    """What was read from a record (a Story, or Lives), drawn and told. moments: for the order axis."""
+    sheet = draw_lanes(story.lanes, head, story.bounds, evidence=evidence, moments=moments, note=story.left_out)
+    lines = [Line(e.start, e.end, f"EVIDENCE {', '.join(e.lanes)}: {e.text}") for e in evidence[:MOST_EVIDENCE]]
+    more = f"{len(evidence) - MOST_EVIDENCE} more pieces of evidence" if len(evidence) > MOST_EVIDENCE else ""
+    told = [head.words, head.judged, story.left_out, more, "" if story.lines else story.summary()]
+    alt = sentences(head.words, head.judged, story.summary())
+    return Picture(sheet, head.words, alt, twin(told, story.lines + lines))
 
 
 def bands(verdict) -> list[paint.Band]:
     return [] if verdict is None else [paint.Band(e.start, e.end, tuple(e.lanes), e.label) for e in verdict.evidence]
-
-
-def words(story, title: str, judged: str, evidence: Sequence[paint.Band]) -> str:
-    """The twin in words of lanes and evidence."""
-    lines = [Line(e.start, e.end, f"EVIDENCE {', '.join(e.lanes)}: {e.text}") for e in evidence[:MOST_EVIDENCE]]
-    more = f"{len(evidence) - MOST_EVIDENCE} more pieces of evidence" if len(evidence) > MOST_EVIDENCE else ""
-    return twin([title, judged, story.left_out, more, "" if story.lines else story.summary()], story.lines + lines)
 
 
 def draw_lanes(

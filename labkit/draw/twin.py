@@ -24,8 +24,13 @@ def details(data: dict) -> str:
     return ", ".join(f"{key}={shorten(value, 40)}" for key, value in data.items() if key not in _TOLD)
 
 
-def twin(head: Sequence[str], lines: Sequence[Line]) -> str:
-    """The heading, then a table of times and what happened then."""
+def sentences(*parts: str) -> str:
+    """The parts that are not empty, as sentences: the alt text."""
+    return ". ".join(clean(part) for part in parts if part)
+
+
+def twin(head: Sequence[str], lines: Sequence[Line] = ()) -> str:
+    """The heading, a part a line, then a table of times and what happened then."""
     name, factor = unit(max([0.0, *(line.end or line.start for line in lines)]))
     digits = {"s": 4, "ms": 3, "µs": 1}[name]
     rows = [f"{'from ' + name:>10} {'to ' + name:>10}  what"] if lines else []

@@ -12,6 +12,7 @@ _TABLE = {
     "cluster": "Cluster",
     "postgres": "Postgres",
     "etcd": "Etcd",
+    "zookeeper": "ZooKeeper",
 }
 
 

@@ -49,6 +49,9 @@ class Server:
         """One quick look after `form`: has the node found those it belongs with?"""
         return True
 
+    def forget(self, node) -> None:
+        """Before what a node has on disk is removed: let the others agree. Raises LabError if they do not."""
+
     def role(self, node) -> str | None:
         """What the node is now among those it belongs with, from itself; None: it cannot change, or gives no answer."""
 

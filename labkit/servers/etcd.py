@@ -6,7 +6,6 @@ import http.client
 import json
 import queue
 import secrets
-from pathlib import Path
 
 from ..errors import LabError
 from ..observe import Lane
@@ -29,24 +28,21 @@ class Etcd(Server):
         peers = {node.name: (node.port, _peer_url(node)) for node in nodes}
         token = secrets.token_hex(4)  # a port may have belonged to another lab's member a moment ago
         for node in nodes:
-            node.options.update(peers=peers, token=token, formed=False)
+            node.options.update(peers=peers, token=token, state="new")
 
     def launch(self, program, node, folder):
-        data, peers = Path(folder) / "data", node.options["peers"]
-        again = node.options["formed"] and not data.exists() and len(peers) > 1
-        if again:
-            self._replace(node)
+        peers = node.options["peers"]
         client = f"http://{node.host}:{node.port}"
         flags = {
             "name": node.name,
-            "data-dir": data,
+            "data-dir": f"{folder}/data",
             "listen-client-urls": client,
             "advertise-client-urls": client,
             "listen-peer-urls": f"http://{node.host}:{node.ports['peer']}",
             "initial-advertise-peer-urls": _peer_url(node),
             "initial-cluster": ",".join(f"{name}={url}" for name, (_, url) in peers.items()),
             "initial-cluster-token": node.options["token"],
-            "initial-cluster-state": "existing" if again else "new",
+            "initial-cluster-state": node.options["state"],
             **_FLAGS,
             **node.options["config"],
         }
@@ -55,9 +51,11 @@ class Etcd(Server):
             env = {"HTTP_PROXY": "socks5://{}:{}".format(*node.options["proxy"]), "NO_PROXY": "", "no_proxy": ""}
         return Launch([program, *(f"--{name}={value}" for name, value in flags.items())], env=env)
 
-    def _replace(self, node):
+    def forget(self, node):
         """A member without its data has forgotten its votes, and etcd does not let it back in: it is made a new one."""
         peers = node.options["peers"]
+        if len(peers) == 1:
+            return
         _, url = peers[node.name]
         for port in [port for name, (port, _) in peers.items() if name != node.name]:
             with contextlib.suppress(OSError):
@@ -65,6 +63,7 @@ class Etcd(Server):
                     if url in member["peerURLs"]:
                         _ask(port, "cluster/member/remove", ID=member["ID"], timeout_s=5)
                 _ask(port, "cluster/member/add", peerURLs=[url], timeout_s=5)
+                node.options["state"] = "existing"
                 return
         raise LabError(
             f"{node.name} cannot come back without its data now.",
@@ -79,10 +78,6 @@ class Etcd(Server):
         except OSError:
             return False
 
-    def form(self, nodes):
-        for node in nodes:
-            node.options["formed"] = True
-
     def role(self, node):
         try:
             told = _ask(node.port, "maintenance/status", timeout_s=0.25)
@@ -96,6 +91,13 @@ class Etcd(Server):
         """A pyetcd client: the continuation of etcd3, with the same interface. Values are bytes."""
         import pyetcd
 
+        class Client(pyetcd.MultiEndpointEtcd3Client):
+            def _manage_grpc_errors(self, error):
+                # When the client's time is up, the server may be the first to say so, in words that pyetcd lacks.
+                if error.details() == "context deadline exceeded":
+                    raise pyetcd.exceptions.ConnectionTimeoutError from None
+                super()._manage_grpc_errors(error)
+
         settings = {
             "grpc.enable_retries": 0,
             "grpc.enable_http_proxy": 0,
@@ -106,7 +108,7 @@ class Etcd(Server):
         }
         # time_retry: after one failure pyetcd would refuse to ask again for five minutes.
         endpoint = pyetcd.Endpoint(host, port, secure=False, time_retry=0, opts=list(settings.items()))
-        return pyetcd.MultiEndpointEtcd3Client([endpoint], timeout=timeout_s, **options)
+        return Client([endpoint], timeout=timeout_s, **options)
 
     def lease(self, client, key):
         value, about = client.get(key)

@@ -5,6 +5,7 @@ the rights away from some of them: a cut hits exactly one replica, or a primary 
 """
 
 import contextlib
+import re
 import socket
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _SUPERVISE = (
     f"{_LOGIN} allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname"
     " +client|kill +script|kill"
 )
+_NAME = re.compile("[!-~]+")  # what CLIENT SETNAME takes
 _LOOK_S = 0.25
 
 
@@ -85,7 +87,6 @@ class Redis(Server):
         """Tell the replicas of their primary: a replica started with it could come too early, and would wait 1 s."""
         primary, *replicas = nodes
         for replica in replicas if primary.role == "primary" else ():
-            replica.options["primary"] = (primary.host, primary.port)
             self.follow(replica, primary.host, primary.port)
 
     def formed(self, node):
@@ -121,6 +122,7 @@ class Redis(Server):
         with taken_by(replica), replica.client() as client:
             client.replicaof(host, port)
             client.config_rewrite()
+        replica.options["primary"] = (host, port)
 
     def promote(self, replica) -> None:
         """Make it a primary, over restarts too."""
@@ -129,6 +131,12 @@ class Redis(Server):
     def in_sync(self, replica) -> bool:
         """One look: its link to its primary is up."""
         return self._linked(replica.host, replica.port)
+
+    def follows(self, replica) -> tuple[str, int] | None:
+        """(host, port) of the server that it replicates now; None: it is no replica."""
+        with taken_by(replica), replica.client() as client:
+            role, *rest = client.role()
+        return (rest[0], rest[1]) if role == "slave" else None
 
     def settle_users(self, node) -> None:
         """Make a running server know exactly the users of `users_of`. Who lost the right to log in is thrown out."""
@@ -143,7 +151,9 @@ class Redis(Server):
         return redis.Redis(host=host, port=port, **client_options(name, timeout_s), **options)
 
     def lease(self, client, key):
-        value, ttl_ms = client.pipeline().get(key).pttl(key).execute()
+        value, ttl_ms = client.pipeline().get(key).pttl(key).execute(raise_on_error=False)
+        if isinstance(value, redis.exceptions.ResponseError):
+            value = "no string"  # its value cannot be told, but it can expire or be deleted
         return value, ttl_ms / 1e3 if ttl_ms >= 0 else None
 
     def observe(self, w, node, key):
@@ -157,7 +167,7 @@ def client_options(name: str, timeout_s: float) -> dict:
     """redis-py retries ten times by default, which would hide every failure and cost seconds."""
     return {
         "decode_responses": True,
-        "client_name": name if name.isascii() else None,
+        "client_name": name if _NAME.fullmatch(name) else None,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
