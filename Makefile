@@ -5,11 +5,14 @@ PY := .venv/bin/python
 # An environment that was moved with its folder is made ready again.
 READY := .venv/ready-$(shell pwd -P | cksum | cut -d' ' -f1)
 
-.PHONY: setup lab test test-long run doctor clean
+.PHONY: setup setup-kafka lab test test-long run doctor clean
 .DEFAULT_GOAL := lab
 
 setup: $(READY)
 	@$(PY) -m labkit setup
+
+setup-kafka: $(READY)
+	@$(PY) -m labkit setup-kafka
 
 lab: setup
 	@$(PY) -m labkit lab

@@ -21,6 +21,13 @@ def _setup(args) -> int:
     return 0
 
 
+def _setup_kafka(args) -> int:
+    from .servers import kafka
+
+    print(f"Kafka's server ({kafka.fetch()})")
+    return 0
+
+
 def _lab(args) -> int:
     from . import serve
 
@@ -52,6 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     setup = commands.add_parser("setup", help="get the server programs that are missing")
     setup.add_argument("program", nargs="*", help="which (default: those that the chapters need now)")
     setup.set_defaults(do=_setup)
+
+    kafka = commands.add_parser("setup-kafka", help="fetch Kafka's server with Maven")
+    kafka.set_defaults(do=_setup_kafka)
 
     lab = commands.add_parser("lab", help="open the course in JupyterLab")
     lab.set_defaults(do=_lab)

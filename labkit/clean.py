@@ -17,19 +17,19 @@ _YOUNG_S = 60.0  # a folder without its lock may belong to a lab that is being m
 
 
 def clean() -> list[str]:
-    """Remove this user's leftovers. Returns what was done, in words, a line each."""
+    """Remove this user's leftovers below `scratch()`. Returns what was done, in words, a line each."""
     told = []
     for folder in _folders():
         if not _in_use(folder):
-            told += _end(folder.name)
+            told += _end(folder)
             try:
                 shutil.rmtree(folder)
             except OSError as error:
                 told.append(f"could not remove the folder {folder}: {error.strerror}")
             else:
                 told.append(f"removed the folder {folder}")
-    for session_id in _without_folder():
-        told += _end(session_id)
+    for folder in _without_folder():
+        told += _end(folder)
     return told
 
 
@@ -46,7 +46,9 @@ def _in_use(folder: Path) -> bool:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime < _YOUNG_S
+        with contextlib.suppress(FileNotFoundError):  # its keeper removed it this moment
+            return time.time() - folder.stat().st_mtime < _YOUNG_S
+        return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -56,28 +58,28 @@ def _in_use(folder: Path) -> bool:
     return False
 
 
-def _without_folder() -> set[str]:
-    """Sessions of this user's processes that have no folder here and no keeper. (A folder may lie elsewhere.)"""
+def _without_folder() -> set[Path]:
+    """The folders, gone by now, of the sessions of this user's processes that have no keeper."""
     found, kept = set(), set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it may end any moment, and others' we may not look at
-            session_id = session_of(int(pid))
-            if session_id and os.stat(f"/proc/{pid}").st_uid == os.getuid() and int(pid) != os.getpid():
-                found.add(session_id)
-                if any(_is_lock(session_id, f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")):
-                    kept.add(session_id)
-    return {session_id for session_id in found - kept if not (scratch() / session_id).exists()}
+            folder = session_of(int(pid))
+            if folder and folder.parent == scratch() and os.stat(f"/proc/{pid}").st_uid == os.getuid():
+                found.add(folder)
+                if any(_is_lock(folder, f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")):
+                    kept.add(folder)
+    return {folder for folder in found - kept if not folder.exists()}
 
 
-def _is_lock(session_id: str, link: str) -> bool:
+def _is_lock(folder: Path, link: str) -> bool:
     try:
-        return os.readlink(link).removesuffix(" (deleted)").endswith(f"/{session_id}/{LOCK}")
+        return os.readlink(link).removesuffix(" (deleted)") == str(folder / LOCK)
     except OSError:
         return False
 
 
-def _end(session_id: str) -> list[str]:
-    return [f"ended the process {pid} of {session_id}" for pid in end_processes(session_id)]
+def _end(folder: Path) -> list[str]:
+    return [f"ended the process {pid} of {folder.name}" for pid in end_processes(folder)]
 
 
 def main() -> int:

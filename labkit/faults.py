@@ -2,7 +2,7 @@
 
 import signal
 
-from . import links
+from . import links, servers
 from .errors import LabError, Unsupported
 from .node import Node
 from .worker import Worker
@@ -132,8 +132,9 @@ class Faults:
                 f"Choose from: {', '.join(links.CUTS)}",
             )
         name = getattr(worker, "name", worker)
-        for node in nodes or self.nodes:
+        for node in nodes or [node for node in self.nodes if servers.of(node.kind).linked]:
             with self._verbs:
+                servers.of(node.kind).must_be_linked()
                 links.cut_link(self._links, name, node.name, how)
                 for fault in self._link_faults(name, node):
                     if fault.startswith("cut"):
@@ -156,6 +157,7 @@ class Faults:
         """Every byte between worker and node arrives `ms` later, each way; only="requests" or "replies": one way."""
         self._check_open()
         name = getattr(worker, "name", worker)
+        servers.of(node.kind).must_be_linked()
         with self._verbs:
             requests, replies = (0.0 if only == "replies" else ms / 1e3), (0.0 if only == "requests" else ms / 1e3)
             links.delay_link(self._links, name, node.name, requests, replies)

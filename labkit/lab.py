@@ -141,6 +141,23 @@ class Lab(Faults, Replication, Peers):
         made = self._new_nodes("zookeeper", ["member"] * n, peer_links=peer_links, config=config or {})
         return made[0] if n == 1 else made
 
+    def nginx(self, config: str = "", *, http: str = "", files: dict[str, str] | None = None) -> Node:
+        """One nginx that serves files.
+
+        config -- what its server block holds besides: "location / { limit_req zone=z burst=5; }"; http -- what comes
+        before that block: "limit_req_zone $binary_remote_addr zone=z:1m rate=2r/s;"; files -- {path: text}.
+        """
+        files = {"index.html": "hello\n"} if files is None else files
+        return self._new_nodes("nginx", ["single"], config=config, http=http, files=files)[0]
+
+    def rabbitmq(self, *, config: dict | None = None) -> Node:
+        """One RabbitMQ. It takes some seconds to start. config -- settings as rabbitmq.conf names them."""
+        return self._new_nodes("rabbitmq", ["single"], config=config or {})[0]
+
+    def kafka(self, *, config: dict | None = None) -> Node:
+        """One Kafka broker, if `make setup-kafka` was here. config -- settings as server.properties names them."""
+        return self._new_nodes("kafka", ["single"], config=config or {})[0]
+
     def _new_nodes(self, kind: str, roles: list[str], **options) -> list[Node]:
         """Start nodes that belong together, one a role, and wait until all of them serve."""
         self._check_open()

@@ -8,10 +8,9 @@ import signal
 import socket
 import subprocess
 import time
-from functools import cache
 from pathlib import Path
 
-from . import links, programs, servers
+from . import links, servers
 from .clock import Clock, library
 from .errors import LabError, ServerDied
 from .session import Session
@@ -19,7 +18,6 @@ from .session import Session
 _CLOCK_LINK = "clock.so"
 _IPC_RMID = 0
 _POWERS = ["pause", "kill", "restart", "cut", "delay", "cut_replication", "delay_replication", "isolate", "cut_peers"]
-_need = cache(programs.need)  # it asks the program for its version, which takes as long as starting it
 
 
 class Local:
@@ -34,7 +32,7 @@ class Local:
     def start(self, nodes: list) -> None:
         """Start nodes that belong together (again), wait until all serve. Raises ServerDied with the last log lines."""
         server = servers.of(nodes[0].kind)
-        program = str(_need(server.program).path)
+        program = server.where()
         new = [node for node in nodes if not node.ports]
         for node in new:
             node.ports = {purpose: self._reserve(node.name, purpose) for purpose in server.ports}

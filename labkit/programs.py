@@ -103,7 +103,7 @@ TABLE: dict[str, Program] = {
     program.name: program
     for program in (
         Program(
-            "redis-server", "Redis", ("redis-server",), _asked("--version"), "6.2", ("redis-server",), _EVERY,
+            "redis-server", "Redis", ("redis-server",), _asked("--version"), "7.0", ("redis-server",), _EVERY,
             needed=True,
         ),
         Program(
@@ -213,9 +213,9 @@ def install(names: Iterable[str] | None = None) -> tuple[Program, ...]:
     _run([*how, "sh", str(APT), "/", *packages])
     if still := missing(names):
         raise LabError(
-            f"Still missing or too old after the installation: {', '.join(map(repr, still))}.",
+            f"Still missing or too old after the installation: {', '.join(program.title for program in still)}.",
             "The packages of this system's release may be older than the laboratory needs.",
-            "Look at what is here: python -m labkit doctor",
+            advice(program.name for program in still),
         )
     return wanted
 

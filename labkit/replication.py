@@ -4,8 +4,6 @@ Verbs of the Lab, as those of faults.py. They work by taking rights away at the 
 need no rights on this machine, and hit one connection and no other.
 """
 
-from collections import Counter
-
 from . import links, servers
 from .errors import LabError, Unsupported
 from .node import Node
@@ -20,16 +18,15 @@ class Replication:
     def primary(self, nodes, key: str | None = None) -> Node | None:
         """The node that is primary now; None while none is. Asks those that run, each for 0.25 s at most.
 
-        With Sentinels among the nodes: the one that most of them name. In a Cluster: the one that most members name for
-        `key`. Else raises LabError when several say that they are (a split brain).
+        With Sentinels among the nodes: the one that all of them name, as a client may ask any of them. In a Cluster:
+        the one that all members name for `key`. Else raises LabError when several say that they are (a split brain).
         """
         self._check_open()
         awake = [node for node in nodes if node.state == "running"]
-        named = Counter(filter(None, (servers.of(node.kind).names_primary(node, key) for node in awake)))
+        named = set(filter(None, (servers.of(node.kind).names_primary(node, key) for node in awake)))
         found = [node for node in awake if node.role == "primary"]
         if named:
-            address = named.most_common(1)[0][0]
-            return next((node for node in found if (node.host, node.port) == address), None)
+            return next((node for node in found if {(node.host, node.port)} == named), None)
         if len(found) > 1:
             raise LabError(
                 f"Several are primary: {' and '.join(node.name for node in found)}.",
@@ -169,7 +166,7 @@ class Replication:
     # -- inside
     def _group(self, node: Node) -> list[Node]:
         """The node and those it replicates with."""
-        if "members" not in node.options:
+        if "members" not in getattr(node, "options", ()):
             raise LabError(
                 f"{node.name} replicates with nobody.",
                 "It was started on its own, or is no Redis server.",

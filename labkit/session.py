@@ -23,6 +23,7 @@ LABEL = "LABKIT_SESSION"
 PREFIX = "labkit-"
 LOCK = "keeper.lock"  # held as long as a keeper lives: a folder whose lock is free is a leftover
 _NAME = re.compile(PREFIX + r"[\w-]{1,24}-[0-9a-f]{8}", re.ASCII)
+_SCRATCH = "/var/tmp"
 _KEEP_RECORDS = 40
 
 
@@ -34,7 +35,7 @@ def home() -> Path:
 
 def scratch() -> Path:
     """Where the servers' folders lie: LABKIT_TMP, else /var/tmp, which is on a disk (a /tmp in memory has no fsync)."""
-    return Path(os.environ.get("LABKIT_TMP") or "/var/tmp").absolute()
+    return Path(os.environ.get("LABKIT_TMP") or _SCRATCH).resolve()
 
 
 class Session:
@@ -69,7 +70,7 @@ class Session:
             arguments = [control, lock, self.folder, self.record, seed, os.getpid()]
             self._keeper = subprocess.Popen(
                 [sys.executable, "-m", "labkit.keeper", *map(str, arguments)], pass_fds=[control, lock],
-                env={**os.environ, "PYTHONPATH": path, LABEL: self.id},
+                env={**os.environ, "PYTHONPATH": path, LABEL: self.id, "LABKIT_TMP": str(self.folder.parent)},
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True,
             )  # fmt: skip
         finally:
@@ -135,21 +136,24 @@ class Session:
                 self._keeper.kill()
                 self._keeper.wait(5)
         if self.folder.exists():
-            end_processes(self.id)
+            end_processes(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def session_of(pid: int) -> str | None:
-    """The id of the session that a process belongs to, None if to none, or if we may not look.
+def session_of(pid: int) -> Path | None:
+    """The folder of the session that a process belongs to, None if to none, or if we may not look.
 
     Its environment says so, or the file it prints to: some servers write over their environment to show a title.
     """
     with contextlib.suppress(OSError):
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-        told = re.search(rf"(?:^|\0){LABEL}=([^\0]*)".encode(), environment)
-        name = told[1].decode(errors="replace") if told else Path(os.readlink(f"/proc/{pid}/fd/1")).parent.name
-        if is_session(name):
-            return name
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        told = {os.fsdecode(name): os.fsdecode(value) for name, _, value in (pair.partition(b"=") for pair in pairs)}
+        if LABEL in told:
+            folder = Path(told.get("LABKIT_TMP") or _SCRATCH, told[LABEL])
+        else:
+            folder = Path(os.readlink(f"/proc/{pid}/fd/1")).parent
+        if is_session(folder.name):
+            return folder
     return None
 
 
@@ -157,18 +161,18 @@ def is_session(name: str) -> bool:
     return bool(_NAME.fullmatch(name))
 
 
-def end_processes(session_id: str) -> list[int]:
+def end_processes(folder: Path) -> list[int]:
     """End all processes of a session whose keeper is gone; returns their pids."""
     ended: dict[int, None] = {}
     for _ in range(100):  # a process may make another one before it is killed
-        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session_of(pid) == session_id]
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session_of(pid) == folder]
         if not found:
             break
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 process = os.pidfd_open(pid)
                 try:
-                    if session_of(pid) == session_id:  # the same process still
+                    if session_of(pid) == folder:  # the same process still
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                         ended[pid] = None
                 finally:

@@ -27,6 +27,7 @@ _UNKNOWN = {
     "AMQPConnectionError",
     "ConnectionFailedError",
     "ConnectionTimeoutError",
+    "TransportError",
     "RedisClusterException",  # raised when the look round after a broken connection fails too
 }
 
@@ -103,6 +104,7 @@ class Within:
     # -- the way to the servers
     def address(self, node) -> tuple[str, int]:
         """(host, port) of this worker's own link to a node: the way that faults can cut or delay."""
+        servers.of(node.kind).must_be_linked()
         return "127.0.0.1", links.open_link(self._links_path, self.name, node)
 
     def client(self, node, *, direct: bool = False, timeout_s: float = 2.0, **options):

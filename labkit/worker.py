@@ -12,6 +12,8 @@ from .errors import LabError, WaitError, WorkerError
 from .wire import Wire
 from .within import output_path
 
+_TAKES_S = 10.0  # how long a worker may take nothing of what it is sent
+
 
 class Worker:
     """One client in its own operating-system process, so that freezing it is a real freeze.
@@ -81,9 +83,9 @@ class Worker:
     def _send(self, *message) -> None:
         self._lab._check_open()
         try:
-            self._wire.send(*message, timeout_s=10)
+            self._wire.send(*message, timeout_s=_TAKES_S)
         except TimeoutError:
-            raise self._late("take what it was sent", 10) from None
+            raise self._late("take what it was sent", _TAKES_S) from None
         except OSError:
             self._settle()
             if self.state == "killed":

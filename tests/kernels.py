@@ -36,12 +36,14 @@ def state(pid: int) -> str:
         return ""
 
 
-def processes_of(session_id: str) -> list[int]:
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session_of(pid) == session_id]
+def processes_of(folder) -> list[int]:
+    """All processes of the session with this folder."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session_of(pid) == Path(folder)]
 
 
-def gone(session_id: str, folder, pids) -> bool:
-    return not (any(map(alive, pids)) or Path(folder).exists() or processes_of(session_id))
+def gone(folder, pids) -> bool:
+    """Nothing is left of a session: neither its folder, nor these processes, nor others."""
+    return not (any(map(alive, pids)) or Path(folder).exists() or processes_of(folder))
 
 
 class Kernel:

@@ -60,11 +60,10 @@ def plant_folder(scratch, name: str, locked_once: bool = True, age_s: float = 0)
     return folder
 
 
-def plant_process(session_id: str, program="sleep", **how):
-    environment = {**os.environ, LABEL: session_id}
-    child = subprocess.Popen([program, "600"], env=environment, **how)
-    if program == "sleep":
-        eventually(lambda: child.pid in processes_of(session_id), "the planted process is there")
+def plant_process(folder, **how):
+    environment = {LABEL: folder.name, "LABKIT_TMP": str(folder.parent)}
+    child = subprocess.Popen(["sleep", "600"], env=environment, **how)
+    eventually(lambda: child.pid in processes_of(folder), "the planted process is there")
     return child
 
 
@@ -106,13 +105,13 @@ def test_a_folder_that_nobody_holds(scratch):
 
 
 def test_a_process_whose_folder_is_gone(scratch, planted):
-    planted.append(plant_process("labkit-gone-0123abcd"))
+    planted.append(plant_process(scratch / "labkit-gone-0123abcd"))
     assert clean() == [f"ended the process {planted[0].pid} of labkit-gone-0123abcd"]
     assert planted[0].wait(5) == -signal.SIGKILL
 
 
 def test_a_stopped_process_is_ended_too(scratch, planted):
-    planted.append(plant_process("labkit-gone-1123abcd"))
+    planted.append(plant_process(scratch / "labkit-gone-1123abcd"))
     os.kill(planted[0].pid, signal.SIGSTOP)
     assert len(clean()) == 1
     assert planted[0].wait(5) == -signal.SIGKILL
@@ -136,25 +135,29 @@ def test_a_lab_in_use_is_untouched(scratch):
         with lab.run("idles"):
             a, b = (lab.worker(name, idles).run_to("here") for name in "AB")
             lab.pause(a)
-            before = processes_of(lab._session.id)
+            before = processes_of(lab._session.folder)
             assert clean() == []
-            assert processes_of(lab._session.id) == before and lab._session.folder.exists()
+            assert processes_of(lab._session.folder) == before and lab._session.folder.exists()
             lab.resume(a)
             assert store.client().ping() and b.state == "at 'here'"
     assert os.listdir(scratch) == []
 
 
-def test_a_lab_in_use_whose_folder_lies_elsewhere_is_untouched(scratch, tmp_path, monkeypatch):
+def test_a_lab_in_use_whose_folder_lies_elsewhere_is_untouched(scratch, planted, tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_TMP", str(tmp_path / "another"))
     with Lab("elsewhere") as lab:
         store = lab.redis()
+        planted.append(plant_process(tmp_path / "another" / "labkit-gone-2123abcd"))
         monkeypatch.setenv("LABKIT_TMP", str(scratch))
         assert clean() == []
+        assert store.client().ping() and planted[0].poll() is None
+        monkeypatch.setenv("LABKIT_TMP", str(tmp_path / "another"))
+        assert clean() == [f"ended the process {planted[0].pid} of labkit-gone-2123abcd"]
         assert store.client().ping()
 
 
-def test_a_lab_that_is_being_made_is_untouched(scratch, planted):
-    """From its first moment: a folder without a lock is young, and a folder with one is held."""
+def test_a_lab_that_is_being_made_or_closed_is_untouched(scratch):
+    """From its first moment to its last: a folder without a lock is young, and a folder with one is held."""
     young = plant_folder(scratch, "labkit-young-0123abcd", locked_once=False)
     old = plant_folder(scratch, "labkit-young-1123abcd", locked_once=False, age_s=3600)
     assert clean() == [f"removed the folder {old}"]
@@ -167,7 +170,8 @@ def test_a_lab_that_is_being_made_is_untouched(scratch, planted):
             looks += clean()
         assert kernel.line() == "up"
         kernel.say()
-        kernel.end()
+        while kernel.process.poll() is None:
+            looks += clean()
     assert looks == []
 
 
@@ -179,7 +183,9 @@ def test_a_folder_whose_lock_somebody_holds_is_untouched(scratch):
     assert folder.exists() and len(clean()) == 1
 
 
-@pytest.mark.parametrize("name", ["labkit-backup", "labkit-my-notes", "labkit-x-0123abcg", "mylabkit-x-0123abcd", "labkit--"])
+@pytest.mark.parametrize(
+    "name", ["labkit-backup", "labkit-my-notes", "labkit-x-0123abcg", "mylabkit-x-0123abcd", "labkit--"]
+)
 def test_folders_of_other_names_are_untouched(scratch, name):
     folder = plant_folder(scratch, name, age_s=10**6)
     assert clean() == [] and folder.exists()
@@ -211,7 +217,7 @@ def test_processes_that_only_look_like_ours_are_untouched(scratch, planted, tmp_
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user too")
 def test_another_user_s_leftovers_are_untouched(scratch, planted):
-    planted.append(plant_process("labkit-theirs-0123abcd", user=65534))
+    planted.append(plant_process(scratch / "labkit-theirs-0123abcd", user=65534))
     folder = plant_folder(scratch, "labkit-theirs-1123abcd")
     os.chown(folder, 65534, 65534)
     assert clean() == []

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import matplotlib
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.text import Text
@@ -116,7 +116,19 @@ def judged(timeline):
     return check.mutual_exclusion(timeline)
 
 
+def odd():
+    run = Run("averylongtitle" * 20, "A")
+    run.span("A", "holds", 0.99, 1.0, lock="l")
+    for i in range(20):
+        run.span(f"server-{i}", "dead", 1e-5, None, fault=True)
+    for i in range(250):
+        run.mark("A", f"a mark whose name is long, {i % 9}", i * 0.004)
+    evidence = (check.Evidence(0.99, 1.0, ("A",), "a label of evidence that says very much at the very end " * 4),)
+    return draw.timeline(run.timeline, check.Verdict("rule", check.VIOLATED, "x" * 300, evidence), width_in=6)
+
+
 EVERY = {
+    "odd": odd,
     "timeline": lambda: draw.timeline(freeze(), judged(freeze())),
     "order": lambda: draw.timeline(freeze(), judged(freeze()), axis="order"),
     "crowd": lambda: draw.timeline(crowd(), judged(crowd())),
@@ -256,7 +268,7 @@ def test_an_owner_has_the_name_and_colour_of_the_worker_whose_token_it_is():
     run.span("lock (redis-1 says)", "owner", 0.5, 0.9, owner="0123456789abcdef", says="redis-1")
     picture = draw.timeline(run.timeline)
     fills = dict(re.findall(r"<title>(owner \w+)[^<]*</title><path [^>]*style=\"fill:(#\w+)", picture.svg()))
-    assert fills["owner 34"] == draw.style.fill(1)
+    assert fills["owner 34"] == draw.style.fill(1).lower()
     assert fills["owner 0123456789abcdef"] == draw.style.UNKNOWN and "012345678…" in texts(picture)
 
 
@@ -317,6 +329,36 @@ def test_what_is_too_much_for_one_picture_is_said():
     for i in range(60):
         run.mark(f"w{i}", "x", i * 0.1)
     assert any("20 more lanes are not drawn" in t for t in texts(draw.timeline(run.timeline)))
+
+
+def test_a_fault_that_an_earlier_run_left_is_words_and_not_a_lane():
+    run = Run("Nodes", "A")
+    run.span("redis-3", "dead", 1e-5, None, fault=True)
+    run.span("redis-1", "dead", 0.5, None, fault=True)
+    run.span("A", "holds", 0.1, 1.0)
+    picture = draw.timeline(run.timeline)
+    assert "redis-1" in texts(picture) and "redis-3" not in texts(picture)
+    assert "All the time dead: redis-3." in texts(picture) and "All the time dead: redis-3." in picture.text
+    assert "redis-3" in texts(draw.timeline(run.timeline, lanes=["A", "redis-3"]))
+
+
+def test_other_faults_of_a_worker_are_strips_with_their_names():
+    run = Run("Links", "A")
+    run.span("A", "holds", 0.0, 1.0)
+    run.span("A", "cut from redis-1", 0.2, 0.8, fault=True)
+    run.span("A", "cut from redis-1", 0.9, 0.95, fault=True)
+    run.span("A", "50 ms late to redis-2", 0.97, 0.98, fault=True)
+    shown = texts(draw.timeline(run.timeline))
+    assert shown.count("cut from redis-1") == 1 and shown.count("50 ms late to redis-2") == 1
+
+
+def test_what_a_server_says_does_not_die_with_its_observer():
+    run = Run("Watched", "A", "·1")
+    run.span("lock (redis-1 says)", "owner", 0.1, None, owner="x", says="redis-1")
+    run.events = [Event(e.t, e.lane, e.kind, e.name, e.data, run.pids["·1"]) for e in run.events]
+    run.mark("A", "x", 0.2)
+    run.exit("·1", 1.0)
+    assert "death" not in draw.timeline(run.timeline).text
 
 
 def test_a_run_draws_itself():
@@ -488,7 +530,6 @@ def records(draw_one):
     return Timeline(tuple(head + sorted(events, key=lambda e: e.t)), draw_one(st.text(max_size=200)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(records(), st.sampled_from(["time", "order"]))
 def test_no_record_makes_a_draw_fail(timeline, axis):
     picture = draw.timeline(timeline, axis=axis)

@@ -1,6 +1,5 @@
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -51,7 +50,7 @@ BUSY = """
     pids += [int(m.name.split()[1]) for m in e.timeline.marks() if m.name.startswith("pid ")]
     assert len(pids) == 6 and stands.pid in pids and runs.pid in pids
     pids += [new.pid, lab._session.keeper_pid, e.workers["·1"].pid]
-    print(json.dumps([lab._session.id, str(lab._session.folder), pids]), flush=True)
+    print(json.dumps([str(lab._session.folder), pids]), flush=True)
     input()
 """
 
@@ -98,13 +97,13 @@ def test_kill_9_of_the_kernel_leaves_nothing(round):
     with contextlib.ExitStack() as stack:
         kernels = [stack.enter_context(Kernel(BUSY)) for _ in range(4)]
         labs = [json.loads(kernel.line()) for kernel in kernels]
-        for session_id, folder, pids in labs:
-            assert all(map(alive, pids)) and os.path.isdir(folder) and set(pids) <= set(processes_of(session_id))
+        for folder, pids in labs:
+            assert all(map(alive, pids)) and os.path.isdir(folder) and set(pids) <= set(processes_of(folder))
             assert "T" in map(state, pids)
         for kernel in kernels:
             kernel.kill()
-        for session_id, folder, pids in labs:
-            eventually(lambda s=session_id, f=folder, p=pids: gone(s, f, p), f"{session_id} is gone")
+        for folder, pids in labs:
+            eventually(lambda f=folder, p=pids: gone(f, p), f"{folder} is gone")
 
 
 def test_a_kernel_that_is_killed_while_the_lab_starts_leaves_nothing(tmp_path):
@@ -117,12 +116,12 @@ def test_a_kernel_that_is_killed_while_the_lab_starts_leaves_nothing(tmp_path):
 
 
 def test_a_kernel_that_ends_by_itself_leaves_nothing():
-    tell = "print(lab._session.id, lab._session.folder, s.pid)"
+    tell = "print(lab._session.folder, s.pid)"
     for end in ("", "raise SystemExit(0)", "import os; os._exit(0)"):
         with Kernel(f"from labkit import Lab; lab = Lab('end'); s = lab.redis(); {tell}\n{end}") as kernel:
-            session_id, folder, pid = kernel.line().split()
+            folder, pid = kernel.line().split()
             kernel.end()
-        eventually(lambda s=session_id, f=folder, p=pid: gone(s, f, [int(p)]), "the lab is gone")
+        eventually(lambda f=folder, p=pid: gone(f, [int(p)]), "the lab is gone")
 
 
 def test_a_fork_of_the_kernel_that_outlives_it_does_not_keep_the_lab():
@@ -135,13 +134,13 @@ def test_a_fork_of_the_kernel_that_outlives_it_does_not_keep_the_lab():
         if not child:
             sys.stdin.readline()
             os._exit(0)
-        print(lab._session.id, lab._session.folder, store.pid, child)
+        print(lab._session.folder, store.pid, child)
         time.sleep(600)
     """
     with Kernel(code) as kernel:
-        session_id, folder, pid, child = kernel.line().split()
+        folder, pid, child = kernel.line().split()
         kernel.kill()
-        eventually(lambda: gone(session_id, folder, [int(pid)]), "the lab is gone")
+        eventually(lambda: gone(folder, [int(pid)]), "the lab is gone")
         assert alive(int(child)), "it holds the kernel's end of the pipe, and that must not matter"
         kernel.say()
         eventually(lambda: not alive(int(child)), "the child has ended")
@@ -179,7 +178,7 @@ def test_ten_labs_at_once_do_not_clash():
 
 def test_kill_9_of_the_keeper_ends_everything_and_the_next_verb_says_so(tmp_path):
     lab = Lab("keeper killed")
-    session_id, folder = lab._session.id, lab._session.folder
+    folder = lab._session.folder
     store, frozen = lab.redis(n=2)
     lab.run("goes wrong").open()
     a, b = lab.worker("A", works), lab.worker("B", leaves_a_daemon, str(tmp_path))
@@ -195,20 +194,20 @@ def test_kill_9_of_the_keeper_ends_everything_and_the_next_verb_says_so(tmp_path
         assert len(str(told.value).splitlines()) == 3
     with pytest.raises(WorkerError, match="was killed"):
         b.join()
-    assert gone(session_id, folder, [daemon])
+    assert gone(folder, [daemon])
     with Lab("keeper killed") as again:
         assert again.redis().client().ping()
 
 
 def test_a_keeper_that_is_asked_to_end_leaves_nothing(tmp_path):
     lab = Lab("keeper ended")
-    session_id, folder, keeper = lab._session.id, lab._session.folder, lab._session.keeper_pid
+    folder, keeper = lab._session.folder, lab._session.keeper_pid
     store = lab.redis()
     lab.run("goes wrong").open()
     lab.worker("A", leaves_a_daemon, str(tmp_path)).run_to("here")
     daemon = pid_in(tmp_path / "daemon")
     os.kill(keeper, signal.SIGTERM)
-    eventually(lambda: gone(session_id, folder, [store.pid, daemon, keeper]), "all is gone, and no verb was needed")
+    eventually(lambda: gone(folder, [store.pid, daemon, keeper]), "all is gone, and no verb was needed")
     lab.close()
 
 
@@ -366,19 +365,26 @@ def test_a_worker_that_ends_takes_nobody_along_and_a_daemon_ends_with_the_lab(tm
             lab.kill(a)
             assert alive(daemon) and daemon in _descendants(lab._session.keeper_pid)
         assert store.client().ping()
-    assert gone(lab._session.id, lab._session.folder, [daemon, store.pid])
+    assert gone(lab._session.folder, [daemon, store.pid])
 
 
 # -- forks of the kernel
 
 
-def test_a_process_that_multiprocessing_forks_does_not_close_the_lab(lab):
-    store = lab.redis()
-    child = multiprocessing.get_context("fork").Process(target=lambda: None)
-    child.start()
-    child.join(30)
-    assert child.exitcode == 0
-    assert store.client().ping() and lab._session.ask("ready")
+def test_a_process_that_multiprocessing_forks_does_not_close_the_lab():
+    code = """
+        import multiprocessing
+        from labkit import Lab
+        lab = Lab("forks")
+        store = lab.redis()
+        child = multiprocessing.get_context("fork").Process(target=lambda: None)
+        child.start()
+        child.join()
+        print(child.exitcode, store.client().ping(), lab.redis().client().ping())
+    """
+    with Kernel(code) as kernel:
+        assert kernel.line() == "0 True True"
+        kernel.end()
 
 
 def test_a_fork_that_leaves_as_python_does_neither_closes_the_lab_nor_may_use_it():

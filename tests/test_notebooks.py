@@ -26,6 +26,7 @@ pytest_plugins = ["told"]
 MOST_CELL_S = 60
 MOST_QUICK_S = {"11-decisions": 90}  # of a whole notebook; 60 for the others
 MOST_FULL_S = 180
+MOST_CROWDED = 0.9
 KEPT = papers.FOLDER.parent / ".labkit" / "executed"
 
 
@@ -50,24 +51,39 @@ def kept(tmp_path):
 
 @pytest.mark.parametrize("path", papers.PATHS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, home, kept, record_property):
-    nb = run(prepared(path, QUICK=True), kept / path.name)
+    nb = in_time(prepared(path, QUICK=True), kept / path.name, MOST_QUICK_S.get(path.stem, 60), record_property)
     passes(nb, home)
-    took_s = nb.metadata.papermill.duration
-    slowest = max(papers.code_cells(nb), key=seconds)
-    record_property("told", f"{path.stem}: {took_s:.0f} s, its slowest cell {slowest.id} {seconds(slowest):.1f} s")
-    assert took_s <= MOST_QUICK_S.get(path.stem, 60)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2 * MOST_FULL_S + 60)
+@pytest.mark.timeout(2 * MOST_FULL_S + 300)
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 @pytest.mark.parametrize("path", papers.PATHS, ids=lambda path: path.stem)
 def test_a_notebook_runs_twice_in_one_kernel(path, quick, home, tmp_path, record_property):
-    nb = run(twice(prepared(path, QUICK=quick)), tmp_path / path.name)
+    most_s = MOST_QUICK_S.get(path.stem, 60) if quick else MOST_FULL_S
+    nb = in_time(twice(prepared(path, QUICK=quick)), tmp_path / path.name, 2 * most_s, record_property)
     passes(nb, home)
+
+
+def in_time(nb: nbformat.NotebookNode, to: Path, most_s: float, tell) -> nbformat.NotebookNode:
+    """Run it within `most_s` of a machine that is free; a machine that others use too is given longer."""
+    crowded_s = waited_s()
+    nb = run(nb, to)
     took_s = nb.metadata.papermill.duration
-    record_property("told", f"{path.stem}: twice {'QUICK' if quick else 'in full'} {took_s:.0f} s")
-    assert took_s <= 2 * (MOST_QUICK_S.get(path.stem, 60) if quick else MOST_FULL_S)
+    crowded = min((waited_s() - crowded_s) / took_s, MOST_CROWDED)
+    slowest = max(papers.code_cells(nb), key=seconds)
+    line = f"{took_s:.0f} s, {crowded:.0%} of it crowded; its slowest cell {slowest.id} {seconds(slowest):.1f} s"
+    tell("told", f"{to.stem}: {line}")
+    assert took_s <= most_s / (1 - crowded), line
+    return nb
+
+
+def waited_s() -> float:
+    """How long, since the machine started, some process was waiting for a processor; 0 where Linux does not tell."""
+    try:
+        return int(Path("/proc/pressure/cpu").read_text().split("total=")[1].split()[0]) / 1e6
+    except OSError:
+        return 0.0
 
 
 def prepared(path: Path, **parameters) -> nbformat.NotebookNode:
@@ -98,9 +114,9 @@ def run(nb: nbformat.NotebookNode, to: Path | None) -> nbformat.NotebookNode:
 def passes(nb: nbformat.NotebookNode, home: Path) -> None:
     found = [f"{rule.__name__}: {finding}" for rule in executed.RULES for finding in rule(nb)]
     assert not found, "\n".join(found)
-    labs = [record.stem for record in (home / "records").glob("*.jsonl")]
+    labs = [scratch() / record.stem for record in (home / "records").glob("*.jsonl")]
     assert labs, "the notebook made no lab"
-    eventually(lambda: all(gone(lab, scratch() / lab, ()) for lab in labs), f"nothing is left of {', '.join(labs)}")
+    eventually(lambda: all(gone(lab, ()) for lab in labs), f"nothing is left of {', '.join(map(str, labs))}")
 
 
 def seconds(cell) -> float:
@@ -208,7 +224,7 @@ def test_what_a_notebook_leaves_running_is_found(home):
     nb = run(nb, None)
     pid = int(nb.cells[0].outputs[-1].text.splitlines()[-1])
     try:
-        with pytest.raises(AssertionError, match="nothing is left of labkit-lab-"):
+        with pytest.raises(AssertionError, match="nothing is left of .*labkit-lab-"):
             passes(nb, home)
     finally:
         os.kill(pid, 9)

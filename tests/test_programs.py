@@ -117,7 +117,7 @@ def test_a_program_that_is_too_old(bare):
     script(bare / "cc", "exit 0")
     assert not programs.find("redis-server").new_enough
     assert [row.name for row in programs.missing()] == ["redis-server"]
-    with pytest.raises(Unsupported, match="5.0.14 is too old: the laboratory needs 6.2 or newer"):
+    with pytest.raises(Unsupported, match="5.0.14 is too old: the laboratory needs 7.0 or newer"):
         programs.need("redis-server")
     script(bare / "apt-get", f"touch '{bare}/called'")
     with pytest.raises(LabError, match="too old"):
@@ -167,7 +167,7 @@ def test_without_apt_get(bare):
     with pytest.raises(LabError) as caught:
         programs.install(["redis-server"])
     lines = three_lines(caught.value)
-    assert "no apt-get" in lines[1] and "Redis 6.2 or newer" in lines[2]
+    assert "no apt-get" in lines[1] and "Redis 7.0 or newer" in lines[2]
 
 
 def test_without_the_right_to(bare, monkeypatch):

@@ -383,6 +383,7 @@ def test_each_misuse_is_told_in_three_lines_and_changes_nothing(lab):
     with lab.run("misuse") as e:
         for verb, node, what in [
             (lab.cut_replication, alone, "replicates with nobody"),
+            (lab.cut_replication, lab.worker("A", hold), "A replicates with nobody"),
             (lab.delay_replication, alone, "replicates with nobody"),
             (lab.isolate, alone, "replicates with nobody"),
             (lab.promote, alone, "replicates with nobody"),
@@ -507,6 +508,20 @@ def test_of_other_keys_the_observer_says_how_many_are_in_them(lab):
                 )
         client.delete(*fill)
         lab.until("all are gone", lambda: len(e.timeline.marks("0 in it")) == len(fill))
+
+
+def test_members_of_a_cluster_say_what_they_hold_replicas_too(lab):
+    nodes = lab.redis(cluster=6)
+    owner = lab.primary(nodes, key="lock")
+    replica, other = nodes[nodes.index(owner) + 3], nodes[nodes.index(owner) - 1]
+    with lab.run("watch") as e:
+        for node in (owner, replica, other):
+            lab.watch(node, "lock")
+        take(lab.cluster(nodes), "A")
+        for node in (owner, replica):
+            lab.until(f"{node.name} says so", lambda n=node: owners(e, f"lock ({n.name} says)") == ["A"])
+    assert not owners(e, f"lock ({other.name} says)")
+    assert not e.timeline.spans("no answer")
 
 
 def test_a_sentinel_says_whom_it_takes_for_the_primary(lab):

@@ -4,9 +4,10 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from kernels import Kernel, eventually, gone, processes_of
+from kernels import ROOT, Kernel, eventually, gone, processes_of
 
 from labkit import Lab, LabError
 from labkit.session import LABEL, Session, end_processes, home, is_session, scratch, session_of
@@ -52,7 +53,9 @@ def test_folders_come_from_the_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["with blanks", "äöü ☃ 研究", "a" * 200 + "/" + "b" * 200 + "/" + "c d" * 60], ids=["blanks", "letters", "long"]
+    "place",
+    ["with blanks", "äöü ☃ 研究", "a" * 200 + "/" + "b" * 200 + "/" + "c d" * 60],
+    ids=["blanks", "letters", "long"],
 )
 def test_a_lab_works_in_any_folder(tmp_path, place):
     """Servers, workers and links; a Unix socket's path holds 107 bytes, a command line is cut at blanks by some."""
@@ -100,10 +103,12 @@ def test_a_read_only_file_system(folders, tmp_path, monkeypatch):
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("this user may not mount")
     (tmp_path / "ro").mkdir()
-    inner = f"mount --bind {tmp_path}/ro {tmp_path}/ro && mount -o remount,ro,bind {tmp_path}/ro && exec {sys.executable} -c "
-    code = "'from labkit import Lab; Lab()'"
+    steps = f"""
+        mount --bind {tmp_path}/ro {tmp_path}/ro && mount -o remount,ro,bind {tmp_path}/ro &&
+        exec {sys.executable} -c 'from labkit import Lab; Lab()'
+    """
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", inner + code], capture_output=True, text=True,
+        ["unshare", "--mount", "sh", "-c", steps], capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, "LABKIT_TMP": f"{tmp_path}/ro"},
     )  # fmt: skip
     assert "Read-only file system" in done.stderr and "export LABKIT_TMP=" in done.stderr
@@ -161,7 +166,7 @@ def test_closing_twice_is_harmless():
     session = Session("twice", 7)
     session.close()
     session.close()
-    assert gone(session.id, session.folder, [session.keeper_pid])
+    assert gone(session.folder, [session.keeper_pid])
 
 
 @pytest.mark.parametrize(
@@ -218,20 +223,21 @@ def test_everything_that_belongs_to_a_session_can_be_told():
         store = lab.redis()
         with lab.run("idles"):
             a = lab.worker("A", idles)
-            assert {session.keeper_pid, store.pid, a.pid} <= set(processes_of(session.id))
+            assert {session.keeper_pid, store.pid, a.pid} <= set(processes_of(session.folder))
         assert session_of(os.getpid()) is None and session_of(1) is None and session_of(2**22 + 1) is None
 
 
 def test_only_what_belongs_to_a_session_is_ended():
     mine, other = "labkit-mine-0123abcd", "labkit-other-0123abcd"
     children = {
-        name: subprocess.Popen(["sleep", "600"], env={**os.environ, LABEL: name}) for name in (mine, other, "nonsense")
+        name: subprocess.Popen(["sleep", "600"], env={LABEL: name, "LABKIT_TMP": "/here"})
+        for name in (mine, other, "nonsense")
     }
     try:
-        eventually(lambda: processes_of(mine) == [children[mine].pid], "it is there")
-        assert end_processes(mine) == [children[mine].pid]
+        eventually(lambda: processes_of(f"/here/{mine}") == [children[mine].pid], "it is there")
+        assert end_processes(Path("/here", mine)) == [children[mine].pid]
         assert children[mine].wait(5) == -signal.SIGKILL
-        assert end_processes(mine) == []
+        assert end_processes(Path("/here", mine)) == []
         assert children[other].poll() is None and children["nonsense"].poll() is None
     finally:
         for child in children.values():

@@ -6,7 +6,7 @@ import pytest
 
 from labkit import LabError, shipping
 
-CELL = '''
+CELL = """
 LIMIT = 3
 
 class Basket:
@@ -26,7 +26,7 @@ def outer(times):
 def through_the_library(w):
     import pickle
     return pickle._loads(b"no pickle")
-'''
+"""
 
 
 @pytest.fixture
@@ -85,7 +85,9 @@ class Silent:
         raise TypeError
 
 
-@pytest.mark.parametrize("what", [threading.Lock(), Silent(), (value for value in "x")], ids=["lock", "silent", "generator"])
+@pytest.mark.parametrize(
+    "what", [threading.Lock(), Silent(), (value for value in "x")], ids=["lock", "silent", "generator"]
+)
 def test_what_cannot_leave_this_process_is_refused_in_three_lines(what):
     def uses(w, it):
         return it

@@ -79,7 +79,9 @@ def test_marks_and_spans_are_recorded_under_its_name(side):
     assert {e.pid for e in t.events} == {os.getpid()}
 
 
-@pytest.mark.parametrize("error, outcome", [(redis.exceptions.TimeoutError("late"), "unknown"), (ValueError("no"), "fail")])
+@pytest.mark.parametrize(
+    "error, outcome", [(redis.exceptions.TimeoutError("late"), "unknown"), (ValueError("no"), "fail")]
+)
 def test_a_span_ends_when_its_block_raises(side, error, outcome):
     with pytest.raises(type(error)), side.w.span("takes"):
         raise error

@@ -53,9 +53,12 @@ def band(
         mine = [e for e in marks if e.lane == lane]
         told = ", ".join(f"{sum(e.name == name for e in mine)} {name}" for name in (admitted, refused))
         shapes = [Mark(e.t, "", REFUSED if e.name == refused else TICK, fills.get(lane)) for e in mine]
-        rows.append(Lane(lane, middle(lane), told, marks=shapes, dense=" " if len(mine) > MANY else ""))
-        many = [Line(mine[0].t, mine[-1].t, f"{lane}: {told}")]
-        lines += many if len(mine) > MANY else [Line(e.t, None, f"{lane}: {e.name}") for e in mine]
+        if len(mine) > MANY:
+            rows.append(Lane(lane, middle(lane), marks=shapes, dense=told))
+            lines.append(Line(mine[0].t, mine[-1].t, f"{lane}: {told}"))
+        else:
+            rows.append(Lane(lane, middle(lane), told, marks=shapes))
+            lines += [Line(e.t, None, f"{lane}: {e.name}") for e in mine]
     sheet = draw_lanes(rows, head, _bounds(timeline, marks), under=[curve] if marks else ())
     more = "" if verdict is None else found
     return Picture(

@@ -29,14 +29,23 @@ class Label:
         return width(self.text, TEXT, self.bold) + 6
 
 
+@dataclass(frozen=True)
+class StripRow:
+    """Strips of one name; text_at: the left end of that name, inside the strip `parted` for it, or beside all."""
+
+    text: str
+    strips: Sequence[Bar]
+    text_at: float | None = None
+    parted: Bar | None = None
+
+
 @dataclass
 class Laid:
     """A lane with its parts in points: y from the lane's own top, x on the page."""
 
     lane: Lane
     bars: list[tuple[int, Bar]] = field(default_factory=list)  # (row, bar)
-    strips: list[tuple[int, Bar]] = field(default_factory=list)
-    strip_texts: dict[int, float] = field(default_factory=dict)  # index of a strip -> left end of the text beside it
+    strips: list[StripRow] = field(default_factory=list)
     inside: dict[int, float] = field(default_factory=dict)  # index of a bar -> centre of its text
     beside: dict[int, float] = field(default_factory=dict)  # index of a bar -> left end of its text
     above: list[Label] = field(default_factory=list)
@@ -85,11 +94,11 @@ class Laid:
 
     @property
     def marks_top(self) -> float:
-        return self.strips_top + STRIP * (1 + max((row for row, _ in self.strips), default=-1))
+        return self.strips_top + STRIP * len(self.strips)
 
     @property
     def labels_top(self) -> float:
-        pointers = self.bar_rows and any(mark.shape == POINTER for mark in self.lane.marks)
+        pointers = self.bars and any(mark.shape == POINTER for mark in self.lane.marks)
         return self.marks_top + (DENSITY if self.done else MARK if pointers else 0.0)
 
     @property
@@ -107,8 +116,8 @@ def lay(lane: Lane, x: Callable[[float], float], left: float, right: float, stri
     strict -- False: labels may go beyond the right end, and `beyond` says by how much, so that the scale can make room.
     """
     laid = Laid(lane)
-    laid.bars = _pack([(bar.start, bar.end, bar) for bar in _merge(lane.bars, x)])
-    _place_strips(laid, x)
+    laid.bars = _pack(_merge(lane.bars, x))
+    _place_strips(laid, x, left)
     marks = sorted(lane.marks, key=lambda m: m.t)
     if lane.dense:
         bins = max(1, int((x.end - x.start) / 3))
@@ -123,7 +132,7 @@ def lay(lane: Lane, x: Callable[[float], float], left: float, right: float, stri
 
 
 def _merge(bars: Sequence[Bar], x) -> list[Bar]:
-    """Above MANY spans, what is drawn closer than a point becomes one block: a picture has no more points than that."""
+    """By start. Above MANY, what is drawn closer than a point becomes one block: a picture shows no more than that."""
     bars = sorted(bars, key=lambda bar: (bar.start, -bar.end))
     if len(bars) <= MANY:
         return bars
@@ -138,29 +147,34 @@ def _merge(bars: Sequence[Bar], x) -> list[Bar]:
     return merged
 
 
-def _pack(extents: list[tuple[float, float, Bar]]) -> list[tuple[int, Bar]]:
-    """(start, end, bar) each in the first row that is free: nested spans come to lie under the one they are in."""
+def _pack(bars: Sequence[Bar]) -> list[tuple[int, Bar]]:
+    """Bars by start, each in the first row that is free: nested spans come to lie under the one they are in."""
     ends: list[float] = []
     packed = []
-    for start, end, bar in sorted(extents, key=lambda e: (e[0], -e[1])):
-        row = next((i for i, taken in enumerate(ends) if taken <= start), len(ends))
+    for bar in bars:
+        row = next((i for i, taken in enumerate(ends) if taken <= bar.start), len(ends))
         row = min(row, BAR_ROWS - 1)  # more at once than can be read share the last
-        ends[row : row + 1] = [end]
+        ends[row : row + 1] = [bar.end]
         packed.append((row, bar))
     return packed
 
 
-def _place_strips(laid: Laid, x) -> None:
-    """Rows for strips, each with the room of its text: inside, else at its right, else at its left."""
-    extents, lefts = [], {}
-    for bar in laid.lane.strips:
-        x0, x1, room = x(bar.start), x(bar.end), width(bar.text) + 8
-        if not fits_inside(bar, x):
-            lefts[id(bar)] = x1 + 4 if x1 + room <= x.end else x0 - room + 4
-            x0, x1 = (x0, x1 + room) if x1 + room <= x.end else (x0 - room, x1)
-        extents.append((x0, x1, bar))
-    laid.strips = _pack(extents)
-    laid.strip_texts = {i: lefts[id(bar)] for i, (_, bar) in enumerate(laid.strips) if id(bar) in lefts}
+def _place_strips(laid: Laid, x, left: float) -> None:
+    """A row for each kind of fault; its name inside the longest strip, else at the right of all, else at the left."""
+    kinds: dict[str, list[Bar]] = {}
+    for bar in sorted(laid.lane.strips, key=lambda bar: bar.start):
+        kinds.setdefault(bar.text, []).append(bar)
+    for text, bars in kinds.items():
+        longest, room = max(bars, key=lambda bar: bar.end - bar.start), width(text) + 8
+        first, last = x(bars[0].start), x(max(bar.end for bar in bars))
+        if fits_inside(longest, x):
+            at = (x(longest.start) + x(longest.end) - width(text)) / 2
+            laid.strips.append(StripRow(text, bars, at, longest))
+        elif last + room <= x.end or first - room >= left:
+            laid.strips.append(StripRow(text, bars, last + 4 if last + room <= x.end else first - room + 4))
+        else:
+            laid.strips.append(StripRow(text, bars))
+            laid.unlabelled += 1
 
 
 def fits_inside(bar: Bar, x) -> bool:

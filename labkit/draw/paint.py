@@ -4,12 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .lanes import DEAD, DOUBTFUL, FAILED, FAULT, HATCHED, KILLED, POINTER, READ, REFUSED, TICK, Bar, Mark
-from .layout import BAR_GAP, DENSITY, LANE_GAP, MARK, ROW, STRIP, Label, Laid, fits_inside
-from .page import MUTED
+from .layout import BAR_GAP, DENSITY, LANE_GAP, MARK, ROW, STRIP, Label, Laid, StripRow, fits_inside
+from .page import MARGIN, MUTED
+from .place import GAP
 from .sheet import Sheet
-from .style import ALARM, ALARM_INK, INK, LANE, TEXT, shorten, text_on, width
+from .style import ALARM, ALARM_INK, INK, LANE, shorten, text_on, width
 
 FADED = 0.34  # opacity of what stood still
+NEAR = 30.0  # points between bands of evidence that share a label
+SIGN = 6.5  # points for one letter of a text that must fit somewhere
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ def lanes(sheet: Sheet, laid: Sequence[Laid], x: Callable[[float], float], top: 
     """Draw the lanes below each other from `top` on; their names end at `names_at`."""
     for lane in laid:
         _names(sheet, lane, top, names_at)
-        if not lane.bar_rows and not lane.done and lane.lane.marks:
+        if not lane.bars and not lane.done and lane.lane.marks:
             sheet.line([(x.start, top + lane.centre), (x.end, top + lane.centre)], opacity=0.25, layer=1)
         for i, (row, bar) in enumerate(lane.bars):
             y = top + lane.bars_top + row * (lane.bar_high + BAR_GAP)
@@ -38,13 +41,13 @@ def lanes(sheet: Sheet, laid: Sequence[Laid], x: Callable[[float], float], top: 
                 sheet.text(lane.beside[i], y + 12, bar.text)
         for bar in lane.lane.freezes:
             _hatched(sheet, bar, x, top + lane.bars_top, top + lane.bars_bottom)
-        for i, (row, bar) in enumerate(lane.strips):
-            _strip(sheet, bar, x, top + lane.strips_top + row * STRIP, lane.strip_texts.get(i))
+        for i, row in enumerate(lane.strips):
+            _strips(sheet, row, x, top + lane.strips_top + i * STRIP)
         if lane.done:
             _density(sheet, lane, x, top + lane.marks_top)
         for mark in lane.lane.marks:
             if not lane.done or mark.shape == FAULT:
-                _mark(sheet, mark, x(mark.t), top + lane.centre, top + lane.marks_top if lane.bar_rows else None)
+                _mark(sheet, mark, x(mark.t), top + lane.centre, top + lane.marks_top if lane.bars else None)
         _labels(sheet, lane, top)
         top += lane.height
 
@@ -101,6 +104,7 @@ def _hatched(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
     """Standing still or dead: hatched, with a window for the text where there is room."""
     x0, x1 = x(bar.start), max(x(bar.end), x(bar.start) + 2)
     dead = bar.look == DEAD
+    step = 6.0 if dead else 4.5
     sheet.shape(_outline(x0, x1, y0, y1, bar.how), stroke=INK, thick=0.8, opacity=0.6, layer=3, tip=bar.tip)
     if bar.look in (DEAD, KILLED):
         fill, opacity = (INK, 0.12) if dead else (bar.fill, FADED)
@@ -109,26 +113,26 @@ def _hatched(sheet: Sheet, bar: Bar, x, y0: float, y1: float) -> None:
     if fits_inside(bar, x):
         half = width(bar.text) / 2 + 4
         middle = (x0 + x1) / 2
-        sheet.hatch(x0, middle - half, y0, y1, cross=dead, layer=3)
-        sheet.hatch(middle + half, ends, y0, y1, cross=dead, layer=3)
+        sheet.hatch(x0, middle - half, y0, y1, step=step, cross=dead, layer=3)
+        sheet.hatch(middle + half, ends, y0, y1, step=step, cross=dead, layer=3)
         sheet.text(middle, (y0 + y1) / 2 + 3.5, bar.text, anchor="center")
     else:
-        sheet.hatch(x0, ends, y0, y1, cross=dead, layer=3)
+        sheet.hatch(x0, ends, y0, y1, step=step, cross=dead, layer=3)
 
 
-def _strip(sheet: Sheet, bar: Bar, x, top: float, text_left: float | None) -> None:
-    """A thin hatched strip, parted for its text unless that stands beside it."""
-    x0, x1, y0, y1 = x(bar.start), max(x(bar.end), x(bar.start) + 2), top + 3, top + STRIP - 2
-    if text_left is None:
-        middle, half = (x0 + x1) / 2, width(bar.text) / 2 + 4
-        parts = [(x0, middle - half, "ended"), (middle + half, x1, bar.how)]
-        sheet.text(middle, top + 10, bar.text, anchor="center")
-    else:
+def _strips(sheet: Sheet, row: StripRow, x, top: float) -> None:
+    """One kind of fault as thin hatched strips; one of them is parted for the text, unless that stands beside them."""
+    y0, y1 = top + 3, top + STRIP - 2
+    if row.text_at is not None:
+        sheet.text(row.text_at, top + 10, row.text)
+    for bar in row.strips:
+        x0, x1 = x(bar.start), max(x(bar.end), x(bar.start) + 2)
         parts = [(x0, x1, bar.how)]
-        sheet.text(text_left, top + 10, bar.text)
-    for a, b, how in parts:
-        sheet.shape(_outline(a, b, y0, y1, how), stroke=INK, thick=0.8, opacity=0.6, layer=3, tip=bar.tip)
-        sheet.hatch(a, b - 4 * (how == "open" and b - a > 8), y0, y1, layer=3)
+        if bar is row.parted:
+            parts = [(x0, row.text_at - 4, "ended"), (row.text_at + width(row.text) + 4, x1, bar.how)]
+        for a, b, how in parts:
+            sheet.shape(_outline(a, b, y0, y1, how), stroke=INK, thick=0.8, opacity=0.6, layer=3, tip=bar.tip)
+            sheet.hatch(a, b - 4 * (how == "open" and b - a > 8), y0, y1, layer=3)
 
 
 def _mark(sheet: Sheet, mark: Mark, x: float, centre: float, under: float | None) -> None:
@@ -182,32 +186,39 @@ def _density(sheet: Sheet, lane: Laid, x, top: float) -> None:
         bars = [(x.start + i * step, base + sign * max(2.0, n * high)) for i, n in enumerate(counts) if n]
         sheet.rects([(a, a + step - 0.5, min(base, y), max(base, y)) for a, y in bars], fill=colour, opacity=0.6)
     sheet.line([(x.start, base), (x.end, base)], thick=0.6, opacity=0.35, layer=1)
-    sheet.text(x.start + 2, top + DENSITY + 9, lane.lane.dense)
+    sheet.text(x.start + 2, top + DENSITY + 9, shorten(lane.lane.dense, int((x.end - x.start) / SIGN)))
 
 
 # -- evidence
 
 
-def band_rows(bands: Sequence[Band], x) -> list[tuple[float, float, Label]]:
-    """Where each band's label stands, in one row above the lanes: [(x0, x1, label), …]. Bands too close share one."""
-    groups: list[list[Band]] = [[band] for band in sorted(bands, key=lambda b: (b.start, b.end))]
-    while True:
-        placed = []
-        for group in groups:
-            x0, x1 = min(x(b.start) for b in group), max(x(b.end) for b in group)
-            longest = max(group, key=lambda b: b.end - b.start)
-            text = shorten(longest.text, 60) + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-            room = width(text, TEXT, True) + 6
-            left = max(x.start, min((x0 + x1 - room) / 2, x.end - room))
-            placed.append((x0, x1, Label((x0 + x1) / 2, text, True, left)))
-        clash = next((i for i in range(1, len(placed)) if _ends(placed[i - 1]) + 6 > placed[i][2].left), None)
-        if clash is None:
-            return placed
-        groups[clash - 1 : clash + 1] = [groups[clash - 1] + groups[clash]]
+def _band_labels(bands: Sequence[Band], x, right: float) -> list[tuple[float, float, Label]]:
+    """[(x0, x1, label), …] for one row above the lanes; bands too near for labels of their own share one."""
+    groups: list[list[Band]] = []
+    reach = float("-inf")
+    for band in sorted(bands, key=lambda b: (b.start, b.end)):
+        if x(band.start) - reach < NEAR:
+            groups[-1].append(band)
+        else:
+            groups.append([band])
+        reach = max(reach, x(band.end))
+    placed: list[tuple[list[Band], tuple[float, float, Label]]] = []
+    for group in groups:
+        spot = _band_label(group, x, right)
+        while placed and placed[-1][1][2].left + placed[-1][1][2].width + GAP > spot[2].left:
+            group = placed.pop()[0] + group
+            spot = _band_label(group, x, right)
+        placed.append((group, spot))
+    return [spot for _, spot in placed]
 
 
-def _ends(placed) -> float:
-    return placed[2].left + placed[2].width
+def _band_label(group: Sequence[Band], x, right: float) -> tuple[float, float, Label]:
+    x0, x1 = x(min(b.start for b in group)), x(max(b.end for b in group))
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    text = shorten(max(group, key=lambda b: b.end - b.start).text, int((right - MARGIN) / SIGN) - len(more)) + more
+    room = Label(0, text, True).width
+    left = max(MARGIN, min(max(x.start, (x0 + x1 - room) / 2), right - room))
+    return x0, x1, Label((x0 + x1) / 2, text, True, left)
 
 
 def evidence(sheet: Sheet, bands: Sequence[Band], laid: Sequence[Laid], x, top: float, first_lane: float) -> None:
@@ -223,7 +234,7 @@ def evidence(sheet: Sheet, bands: Sequence[Band], laid: Sequence[Laid], x, top: 
         foot = max((y1 for key, (_, y1) in tops.items() if key in band.lanes), default=y)
         for edge in {x(band.start), x(band.end)}:
             sheet.dashes(edge, edge, top + ROW, foot, stroke=ALARM, thick=1.0, opacity=0.75, layer=1)
-    for x0, x1, label in band_rows(bands, x):
+    for x0, x1, label in _band_labels(bands, x, sheet.width - MARGIN):
         sheet.line([(x0, top + ROW + 1), (x1, top + ROW + 1)], stroke=ALARM, thick=2.0, layer=1)
         sheet.text(label.left + 3, top + 9, label.text, bold=True, fill=ALARM_INK)
 

@@ -1,6 +1,7 @@
 """A Timeline read for drawing: what each event is in the grammar of the picture, and in words."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..record import Event, Span, Timeline
 from .lanes import DEAD, DOT, DOUBTFUL, FAILED, FAULT, FROZEN, POINTER, READ, REFUSED, SOLID, Bar, Lane, Mark
@@ -11,6 +12,7 @@ from .twin import Line, details, said
 WORKER, SERVER, RESOURCE, NODE = range(4)  # kinds of lanes, in the order in which they are drawn
 MOST_LANES = 40
 MOST_LINES = 200  # spans of one lane, in the text
+LEFT_S = 1e-3  # a run begins with the faults that earlier ones left on nodes; a new fault comes later than this
 
 
 class Story:
@@ -21,11 +23,14 @@ class Story:
     """
 
     def __init__(self, timeline: Timeline, only: Sequence[str] | None = None):
-        self._timeline, self._spans = timeline, timeline.spans()
+        self._timeline = timeline
         self._kinds = {lane: self._kind(lane) for lane in timeline.lanes if only is None or lane in only}
+        self._spans = [self._seen(s) for s in timeline.spans() if s.lane in self._kinds]
         chosen = sorted(self._kinds, key=self._kinds.get)  # stable: each kind keeps its order
-        more = len(chosen) - MOST_LANES
-        self.left_out = f"{more} more lanes are not drawn; choose with lanes=[…]." if more > 0 else ""
+        chosen, notes = self._with_news(chosen) if only is None else (chosen, [])
+        if len(chosen) > MOST_LANES:
+            notes.append(f"{len(chosen) - MOST_LANES} more lanes are not drawn; choose with lanes=[…].")
+        self.left_out = " ".join(notes)
         chosen = chosen[:MOST_LANES]
         self.colours = colours(timeline)
         self._holders = self._holders_of_tokens()
@@ -50,6 +55,21 @@ class Story:
         if any("by" in e.data for e in events):
             return RESOURCE
         return NODE if all(e.data.get("fault") for e in events) else WORKER
+
+    def _seen(self, span: Span) -> Span:
+        """What a server says does not end with the process that asked it."""
+        return replace(span, how="open") if span.how == "died" and self._kinds[span.lane] == SERVER else span
+
+    def _with_news(self, lanes: list[str]) -> tuple[list[str], list[str]]:
+        """(the lanes to draw, notes): a node whose one fault an earlier run left, all the time, is words enough."""
+        told: dict[str, list[str]] = {}
+        for lane in lanes:
+            spans = [s for s in self._spans if s.lane == lane]
+            if self._kinds[lane] == NODE and len(spans) == 1 and spans[0].how == "open" and spans[0].start < LEFT_S:
+                told.setdefault(spans[0].name, []).append(lane)
+        news = [lane for lane in lanes if not any(lane in names for names in told.values())]
+        notes = [f"All the time {what}: {', '.join(names)}." for what, names in told.items()]
+        return (news, notes) if news else (lanes, [])
 
     def _holders_of_tokens(self) -> dict[str, str]:
         """token -> the worker whose span or mark carried it, so that a server's owner has a name and a colour."""
@@ -79,7 +99,7 @@ class Story:
             bars=[self._bar(s, stretches) for s in whole] + [fault(s) for s in faults if kind != WORKER],
             freezes=[fault(s) for s in freezes],
             strips=[fault(s) for s in beside],
-            marks=[self._mark(e, kind) for e in marks],
+            marks=[self._mark(e, kind, bool(whole)) for e in marks],
             dense=f"{len(marks)} marks: {said([sort_of(e) for e in marks])}" if len(marks) > MANY else "",
         )
 
@@ -104,13 +124,15 @@ class Story:
             text += " failed" if look == FAILED else ": unknown"
         return Bar(span.start, span.end, text, self.colours.get(span.lane, UNKNOWN), look, span.how, tip, freezes)
 
-    def _mark(self, e: Event, kind: int) -> Mark:
+    def _mark(self, e: Event, kind: int, with_bars: bool) -> Mark:
         tip = f"{told(e)}: at {time_text(e.t)}"
         if e.data.get("fault") or e.data.get("raised"):
             return Mark(e.t, shorten(e.name), FAULT, tip=tip)
         if "by" in e.data:
             shape = {"refused": REFUSED, "read": READ, "written": DOT}[sort_of(e)]
             return Mark(e.t, shorten(_touch(e), 40), shape, self.colours.get(str(e.data["by"]), UNKNOWN), tip)
+        if kind == WORKER and not with_bars:
+            return Mark(e.t, shorten(e.name), DOT, self.colours.get(e.lane, UNKNOWN), tip)
         owner = self._holders.get(str(e.data.get("value", e.name))) if kind == SERVER else None
         return Mark(e.t, shorten(owner or e.name), POINTER, self.colours[owner] if owner else None, tip)
 

@@ -8,7 +8,7 @@ from matplotlib.textpath import text_to_path
 # Two inks that a page may replace (see picture.py): the page's own text colour, and vermillion mixed with it.
 INK = "#1f2428"
 ALARM_INK = "#b34a05"
-ALARM = "#D55E00"  # Okabe and Ito's vermillion: evidence of a violation, and nothing else
+ALARM = "#D55E00"  # Okabe and Ito's vermillion: what went wrong, was refused or is above its limit, and nothing else
 UNKNOWN = "#8a8a8a"
 # The other colours of Okabe and Ito (2008), which stay apart for every kind of colour blindness.
 FILLS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
@@ -65,13 +65,17 @@ def middle(name, most: int = 25) -> str:
 
 
 def wrap(text: str, room: float, size: float, bold: bool = False) -> list[str]:
-    """Lines of at most `room` points, broken between words."""
+    """Lines of at most `room` points, broken between words, and inside a word that is wider than that."""
     lines: list[str] = []
     for word in clean(text).split(" "):
         if lines and width(f"{lines[-1]} {word}", size, bold) <= room:
             lines[-1] += f" {word}"
-        else:
-            lines.append(word)
+            continue
+        while (wide := width(word, size, bold)) > room and len(word) > 1:
+            cut = max(1, int(len(word) * room / wide * 0.9))
+            lines.append(word[:cut])
+            word = word[cut:]
+        lines.append(word)
     return lines
 
 

@@ -12,6 +12,7 @@ from .layout import LANE_GAP, Laid, lay
 from .picture import Picture
 from .sheet import Sheet
 from .story import Story
+from .style import TEXT, wrap
 from .twin import Line, sentences, twin
 
 MOST_EVIDENCE = 50  # lines of the text
@@ -93,15 +94,16 @@ def draw_lanes(
     bottom = ends[-1] - (0 if under else LANE_GAP / 2)
     if not laid and not under:
         return _empty(head)
-    sheet = Sheet(head.across, bottom + page.AXIS + (14 if note else 0))
+    notes = wrap(note, head.across - 2 * page.MARGIN, TEXT) if note else []
+    sheet = Sheet(head.across, bottom + page.AXIS + 14 * len(notes))
     head.draw(sheet)
     page.axis_below(sheet, scale, head.height, bottom)
     for curve, y in zip(under, ends, strict=False):
         curve.draw(sheet, scale, y)
     paint.evidence(sheet, evidence, laid, scale, head.height, top)
     paint.lanes(sheet, laid, scale, top, left - 10)
-    if note:
-        sheet.text(page.MARGIN, bottom + page.AXIS + 6, note, opacity=page.MUTED)
+    for i, line in enumerate(notes):
+        sheet.text(page.MARGIN, bottom + page.AXIS + 6 + 14 * i, line, opacity=page.MUTED)
     return sheet
 
 

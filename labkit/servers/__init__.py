@@ -13,6 +13,9 @@ _TABLE = {
     "postgres": "Postgres",
     "etcd": "Etcd",
     "zookeeper": "ZooKeeper",
+    "nginx": "Nginx",
+    "rabbitmq": "RabbitMQ",
+    "kafka": "Kafka",
 }
 
 

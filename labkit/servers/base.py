@@ -1,8 +1,12 @@
 """What the laboratory needs to know about a server, whatever the driver."""
 
 from dataclasses import dataclass, field
+from functools import cache
 
+from .. import programs
 from ..errors import Unsupported
+
+need = cache(programs.need)  # it asks the program for its version, which takes as long as starting it
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,12 @@ class Server:
     tree = False  # one node is several processes: signals go to all of them
     warm = True  # the keeper loads the client before it forks workers; not one that starts threads (grpc)
     start_s = 15.0  # how long a start may take, with all nodes that belong together
+    linked = True  # its clients can be led over links
     clock = False  # its wall clock can be moved: the program asks the C library for the time (no Go, no JVM)
+
+    def where(self) -> str:
+        """The path of its program on this machine. Raises Unsupported if it is missing or too old."""
+        return str(need(self.program).path)
 
     def introduce(self, nodes) -> None:
         """Tell nodes that belong together of each other (in `node.options`): ports are known, nothing runs yet."""
@@ -69,6 +78,15 @@ class Server:
     def lease(self, client, key: str) -> tuple[str | None, float | None]:
         """(value now, seconds it has left) of a key; (None, None): no such key; (value, None): it never expires."""
         raise self._has_no("TTL", 'Wait for something else: lab.until("what it is", lambda: ...).')
+
+    def must_be_linked(self) -> None:
+        """Raises Unsupported where no link can lead to it."""
+        if not self.linked:
+            raise Unsupported(
+                f"No link can lead to {self.kind}.",
+                "It tells its clients its own address, and they go there, past any link.",
+                "Write w.client(node, direct=True); and freeze, kill or restart it rather than cut the way to it.",
+            )
 
     def _has_no(self, what: str, todo: str) -> Unsupported:
         return Unsupported(f"There is no {what} for {self.kind}.", "This server keeps no such thing.", todo)

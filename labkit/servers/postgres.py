@@ -56,7 +56,7 @@ class Postgres(Server):
         """
         how = {"user": "postgres", "dbname": "postgres", "autocommit": True, **options}
         db = _Impatient.connect(
-            host=host, port=port, application_name=name, connect_timeout=round(timeout_s),
+            host=host, port=port, application_name=name, connect_timeout=max(2, round(timeout_s)),
             sslmode="disable", gssencmode="disable", **how,
         )  # fmt: skip
         db.answer_s = timeout_s

@@ -148,7 +148,7 @@ class Redis(Server):
                 client.execute_command("ACL", "SETUSER", name, "reset", *rules.split())
 
     def client(self, host, port, *, name, timeout_s, **options):
-        return redis.Redis(host=host, port=port, **client_options(name, timeout_s), **options)
+        return redis.Redis(host=host, port=port, **{**client_options(name, timeout_s), **options})
 
     def lease(self, client, key):
         value, ttl_ms = client.pipeline().get(key).pttl(key).execute(raise_on_error=False)

@@ -29,7 +29,6 @@ class KeyWatch:
             with contextlib.suppress(*LOST), contextlib.closing(client):
                 self._follow(client)
             self._lane.silent()
-            self._w.work(0.005)  # a dead server refuses at once
 
     def _follow(self, client) -> None:
         """Keyspace events say when, a look says what, and a look each 5 ms makes a dead key expire in time."""

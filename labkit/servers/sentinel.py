@@ -86,7 +86,6 @@ class Sentinel(Redis):
                     lane.watching()
                     w.work(0.005)
             lane.silent()
-            w.work(0.005)
 
 
 class SentinelClient(redis.sentinel.Sentinel):

@@ -11,9 +11,8 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
-from .. import programs
 from ..observe import Lane
-from .base import Launch, Server
+from .base import Launch, Server, need
 
 # Small and quick to start: the ordinary defaults of Java are for a server that runs for months.
 _JAVA = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"]
@@ -50,14 +49,14 @@ class ZooKeeper(Server):
             "zoo.cfg": "".join(f"{name}={value}\n" for name, value in config.items()),
             "data/myid": str(list(peers).index(node.name) + 1),
         }
-        java = programs.find("java") or programs.need("java")
+        java = need("java").path
         settings = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         if "proxy" in node.options:  # of itself, Java goes to loopback without one
             host, port = node.options["proxy"]
             settings += [f"-DsocksProxyHost={host}", f"-DsocksProxyPort={port}", "-DsocksNonProxyHosts="]
         classes = f"{program}:{Path(program).with_name('slf4j-simple.jar')}"
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return Launch([str(java.path), *_JAVA, *settings, "-cp", classes, main, "zoo.cfg"], files=files)
+        return Launch([str(java), *_JAVA, *settings, "-cp", classes, main, "zoo.cfg"], files=files)
 
     def ready(self, node):
         return self.role(node) is not None
@@ -109,6 +108,8 @@ class ZooKeeper(Server):
             changed.clear()
             try:
                 holder = _oldest(client, key, wake)
+            except NoNodeError:  # it went between two questions
+                continue
             except (KazooException, KazooTimeoutError):
                 lane.silent()
             else:
@@ -121,25 +122,19 @@ class ZooKeeper(Server):
 
 
 def _oldest(client, path: str, watch) -> tuple[str, int] | None:
-    """(data, or name if it has none; czxid) of the oldest child, or of the node itself; None if there is no such node."""
+    """(data, or name if it has none; czxid) of the oldest child, else of the node itself; None: nobody is there."""
     if not client.exists(path, watch):
         return None
-    try:
-        names = client.get_children(path, watch)
-        asked = [(name, client.get_async(f"{path.rstrip('/')}/{name}")) for name in names]
-        asked = asked or [(path, client.get_async(path))]
-        told = []
-        for name, answer in asked:
-            data, stat = answer.get()
-            told.append((stat.czxid, data.decode(errors="replace") or name))
-    except NoNodeError:  # gone between two looks; the watch has fired, so the next look follows at once
-        return _oldest(client, path, watch)
-    czxid, value = min(told)
-    return value, czxid
+    names = client.get_children(path, watch)
+    asked = {name: client.get_async(f"{path.rstrip('/')}/{name}") for name in names} or {"": client.get_async(path)}
+    told = [(*answer.get(), name) for name, answer in asked.items()]
+    data, stat, name = min(told, key=lambda one: one[1].czxid)
+    value = data.decode(errors="replace") or name
+    return (value, stat.czxid) if value else None
 
 
 class _Impatient(SequentialThreadingHandler):
-    """kazoo itself waits for an answer as long as it takes to find that the connection is lost, and to make a new one."""
+    """kazoo itself waits for an answer until it finds the connection lost, and sends nothing until it has a new one."""
 
     def __init__(self, answer_s: float):
         super().__init__()
