@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # An environment that was moved with its folder is made ready again.
 READY := .venv/ready-$(shell pwd -P | cksum | cut -d' ' -f1)
 
-.PHONY: setup setup-kafka lab test test-long run doctor clean
+.PHONY: setup setup-kafka lab test test-long test-browser run doctor clean
 .DEFAULT_GOAL := lab
 
 setup: $(READY)
@@ -22,6 +22,20 @@ test: setup
 
 test-long: setup
 	@$(PY) -m pytest -m long $(ARGS)
+
+# What only these tests need, a browser and what drives it, comes when they are first asked for.
+test-browser: setup
+	@$(PY) -c 'import playwright' 2> /dev/null || \
+	  $(PY) -m pip install -q --disable-pip-version-check -c requirements.lock --no-build-isolation \
+	    -e ".[browser]" || $(say) \
+	  "Playwright, which drives the browser, could not be installed: see the lines above." \
+	  "The machine may be offline or its disk full, or there is no build of it for this Python." \
+	  "Mend that, then type again: make test-browser"; exit 1; }
+	@command -v chromium > /dev/null || sh labkit/apt.sh / chromium || $(say) \
+	  "Chromium is not on this machine, and apt-get could not install it: see the lines above." \
+	  "Installing takes the rights of root, and a system that has apt-get and this package." \
+	  "Install chromium in this system's own way, then type again: make test-browser"; exit 1; }
+	@$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 run: setup
 	@$(PY) -m labkit run $(NN) $(ARGS)

@@ -14,7 +14,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -87,17 +86,19 @@ class Keeper:
         return {"pid": pid}
 
     def _do_server(self, ask, fds):
-        keeper_pid = os.getpid()
+        def become():
+            for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), log.fileno(), log.fileno())):
+                os.dup2(file, number)
+            os.chdir(ask["cwd"])
+            for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored_by_python, signal.SIG_DFL)
+            os.execvpe(ask["argv"][0], ask["argv"], {**os.environ, **ask["env"]})
+
         with open(ask["log"], "ab") as log:
-            child = subprocess.Popen(
-                ask["argv"], cwd=ask["cwd"], env={**os.environ, **ask["env"]}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, preexec_fn=lambda: _die_with(keeper_pid),
-            )  # fmt: skip
-        child.returncode = 0  # reaped below, never by the Popen object
-        self.children[child.pid] = {"name": ask["name"], "kind": "server"}
+            pid = self._fork(ask["name"], "server", become)  # not Popen: it waits for each exec before the next
         if ask["warm"]:
             servers.of(ask["kind"])  # its client is loaded while it starts, and no worker has to
-        return {"pid": child.pid}
+        return {"pid": pid}
 
     def _do_signal(self, ask, fds):
         """Signal a child (`tree`: and all its descendants) and wait until it shows: stopped, running or gone."""

@@ -236,7 +236,7 @@ async def _serve(commands: socket.socket) -> None:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(obey, sock=commands)
+    server = await asyncio.start_server(obey, sock=commands)  # the Unix kind looks up its path, which is gone by now
     await server.serve_forever()
 
 

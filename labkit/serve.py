@@ -1,15 +1,22 @@
 """`make lab`: JupyterLab for this course alone: on loopback, behind a token, quiet, and one link to open."""
 
+import json
 import os
 import secrets
 import signal
 import sys
 import webbrowser
+from pathlib import Path
 
 from . import notebooks
 from .errors import LabError
 
 _CHECK_TIMEOUT_S = 30
+_SETTINGS = {  # of JupyterLab, where the learner has not chosen otherwise
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    # A click on a widget goes to a thread of its own, so the panel works while a cell waits.
+    "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": "perCommTarget"},
+}
 
 
 def main(port: int = 8888) -> int:
@@ -19,6 +26,9 @@ def main(port: int = 8888) -> int:
     """
     first = notebooks.find("00")
     notebooks.private_settings()
+    folder = Path(os.environ["JUPYTER_CONFIG_DIR"], "labconfig")
+    folder.mkdir(exist_ok=True)
+    (folder / "default_setting_overrides.json").write_text(json.dumps(_SETTINGS))
     from jupyterlab.labapp import LabApp  # takes a second to import
 
     token = secrets.token_urlsafe(24)

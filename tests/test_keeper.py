@@ -320,8 +320,8 @@ def test_an_interrupt_while_a_run_is_being_left_is_made_good_by_the_next(lab):
 def test_what_the_keeper_cannot_do_is_told_and_the_lab_stays(lab, tmp_path):
     with pytest.raises(LabError, match="could not do it") as told:
         lab._session.ask(
-            "server", name="x", kind="redis", warm=False, argv=["/no/such/program"], cwd=str(tmp_path), env={},
-            log=str(tmp_path / "log"),
+            "server", name="x", kind="redis", warm=False, argv=["redis-server"], cwd=str(tmp_path), env={},
+            log=str(tmp_path / "no such folder" / "log"),
         )  # fmt: skip
     assert len(str(told.value).splitlines()) == 3
     assert lab.redis().client().ping()
