@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # An environment that was moved with its folder is made ready again.
 READY := .venv/ready-$(shell pwd -P | cksum | cut -d' ' -f1)
 
-.PHONY: setup setup-kafka lab test test-long test-browser run doctor clean
+.PHONY: setup setup-kafka servers lab test test-long test-browser bench run doctor clean
 .DEFAULT_GOAL := lab
 
 setup: $(READY)
@@ -17,10 +17,16 @@ setup-kafka: $(READY)
 lab: setup
 	@$(PY) -m labkit lab
 
-test: setup
+servers: $(READY)
+	@$(PY) -m labkit setup --all
+
+test: servers
 	@$(PY) -m pytest $(ARGS)
 
-test-long: setup
+bench: servers
+	@$(PY) tests/bench.py
+
+test-long: servers
 	@$(PY) -m pytest -m long $(ARGS)
 
 # What only these tests need, a browser and what drives it, comes when they are first asked for.
@@ -64,7 +70,7 @@ $(READY): pyproject.toml requirements.lock | $(PY)
 	@echo "Installing the Python packages into .venv (once; a minute or two) ..."
 	@$(PY) -m pip install -q --disable-pip-version-check -c requirements.lock setuptools && \
 	$(PY) -m pip install -q --disable-pip-version-check -c requirements.lock --no-build-isolation \
-	  -e ".[queues,database,test]" || $(say) \
+	  -e ".[queues,database,libraries,test]" || $(say) \
 	  "The Python packages could not be installed: see the lines above." \
 	  "The machine may be offline or its disk full, or there is no build of a package for this Python." \
 	  "Mend that, then type again: make setup"; exit 1; }

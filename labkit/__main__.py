@@ -9,13 +9,14 @@ from .errors import LabError
 def _setup(args) -> int:
     from . import programs
 
+    names = args.program or (list(programs.TABLE) if args.all else None)
     try:
-        programs.install(args.program or None)
+        programs.install(names)
     except LabError as error:
         if args.program or any("00" in program.chapters for program in programs.missing()):
             raise
         print(f"{error}\n(The first chapters run without it.)", file=sys.stderr)
-    for name in args.program or programs.needed():
+    for name in names or programs.needed():
         if found := programs.find(name):
             print(f"{found.program.title} {found.version} ({found.path})")
     return 0
@@ -58,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 
     setup = commands.add_parser("setup", help="get the server programs that are missing")
     setup.add_argument("program", nargs="*", help="which (default: those that the chapters need now)")
+    setup.add_argument("--all", action="store_true", help="all that the laboratory can drive, as its tests do")
     setup.set_defaults(do=_setup)
 
     kafka = commands.add_parser("setup-kafka", help="fetch Kafka's server with Maven")

@@ -1,4 +1,7 @@
-"""What a learner can do to a lab, as buttons: its verbs in a learner's words, and which are possible now."""
+"""What a learner sees of a lab and can do to it: a row for each worker and node, with its state and its buttons.
+
+A button is a verb of the lab in a learner's words: "freeze A", "fail the primary", "cut A from redis-1".
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,142 +9,72 @@ from functools import partial
 
 from .errors import LabError
 from .observe import OBSERVER
-from .record import LAB
+from .record import LAB, Timeline
 
-JUMP_S, LATE_MS = 60, 200
+JUMP_S, PACE, LATE_MS = 60, 10, 200
 _SAME = {"pause": "freeze", "resume": "wake"}  # the lab's word -> the button's; `press` takes both
+_CHIEF = {"members": "primary", "peers": "leader"}  # the option that names a group -> who is first in it
 
 
 @dataclass(frozen=True)
 class Button:
-    """One button: its words, what it does, whether that is possible now, and whether it is wanted rarely."""
+    """One button: its words, what it does, whether that is possible now.
+
+    rare -- it stands behind "more". hides -- it is not shown at all while it is not possible.
+    """
 
     words: str
     do: Callable[[], None]
     possible: bool = True
     rare: bool = False
+    hides: bool = False
 
 
-def workers(lab) -> list:
-    """The workers of the run that goes on, without the observers."""
+@dataclass(frozen=True)
+class Row:
+    """A worker, a node, or (name "") servers that belong together.
+
+    state -- running, frozen, held, ready, done or dead; words -- the same as it is shown; role -- of a server in its
+    group; details -- where it is held, what is broken.
+    """
+
+    name: str
+    buttons: tuple[Button, ...]
+    state: str = ""
+    words: str = ""
+    role: str = ""
+    details: tuple[str, ...] = ()
+
+
+def rows(lab, timeline: Timeline | None = None, roles: dict[str, str] | None = None) -> list[Row]:
+    """All rows: servers together, then workers, then nodes.
+
+    timeline -- the record of the run that goes on, roles -- what `ask_roles` said, each if it is known already.
+    """
     run = lab.run_now
-    return [w for w in run.workers.values() if w.name[0] != OBSERVER] if run else []
-
-
-def state(lab, who) -> tuple[str, str]:
-    """(running, frozen, held, ready, done or dead; the same in words) of a worker or a node."""
-    if who in lab.nodes:
-        broken = [fault for lane, fault in lab._faults if lane == who.name and fault not in ("frozen", "dead")]
-        words = ", ".join([f"{who.role}, {who.state}", *broken])
-        return {"running": "running", "frozen": "frozen"}.get(who.state, "dead"), words
-    if who.frozen:
-        return "frozen", who._status
-    if who.state in ("raised", "killed"):
-        return "dead", who.state
-    if who.state == "done" or _exited(lab, who):
-        return "done", "done"
-    if who.state == "new":
-        return "ready", "not started"
-    return ("held", f"held {who.state}") if who.state.startswith("at ") else ("running", "running")
-
-
-def _exited(lab, worker) -> bool:
-    events = lab.run_now.timeline.events if lab.run_now else ()
-    return any(e.lane == LAB and e.name == "exit" and e.data["pid"] == worker.pid for e in events)
-
-
-def of_worker(lab, worker) -> list[Button]:
-    now = state(lab, worker)[0]
-    alive = now in ("running", "held", "ready", "frozen")
-    made = [
-        Button(f"start {worker.name}", worker.start, now in ("ready", "held")),
-        *_freeze_wake_kill(lab, worker, alive, now),
-    ]
-    for node in lab.nodes:
-        broken = bool(lab._link_faults(worker.name, node))
-        whole = alive and not broken
-        made += [
-            Button(f"cut {worker.name} from {node.name}", partial(lab.cut, worker, node), whole, True),
-            Button(f"slow {worker.name} to {node.name}", partial(lab.delay, worker, node, LATE_MS), whole, True),
-            Button(f"heal {worker.name} to {node.name}", partial(lab.heal, worker, node), broken, True),
-        ]
-    return made
-
-
-def of_node(lab, node) -> list[Button]:
-    now = state(lab, node)[0]
-    up = now == "running"
-    made = [
-        *_freeze_wake_kill(lab, node, now in ("running", "frozen"), now),
-        Button(f"restart {node.name}, data kept", lambda: lab.restart(node, data="kept"), now == "dead"),
-        Button(f"restart {node.name}, data lost", lambda: lab.restart(node, data="lost"), now == "dead"),
-    ]
-    if node.kind in ("redis", "cluster") and "members" in node.options:
-        primary = up and node.role == "primary"
-        cut = any(lane == node.name and fault.startswith("replication") for lane, fault in lab._faults)
-        alone = (node.name, "isolated") in lab._faults
-        made += [
-            Button(
-                f"cut replication to {node.name}",
-                lambda: lab.cut_replication(node),
-                up and not primary and not cut,
-                True,
-            ),
-            Button(f"heal replication to {node.name}", lambda: lab.heal_replication(node), cut, True),
-            Button(f"promote {node.name}", lambda: lab.promote(node), up and not primary, True),
-            Button(f"isolate {node.name}", lambda: lab.isolate(node), primary and not alone, True),
-            Button(f"rejoin {node.name}", lambda: lab.rejoin(node), alone, True),
-        ]
-    if node.kind == "redis" and lab.can("clock"):
-        moved = any(lane == node.name and fault.startswith("clock") for lane, fault in lab._faults)
-        made += [
-            Button(f"jump the clock of {node.name}", lambda: lab.set_clock(node, jump_s=JUMP_S), up, True),
-            Button(f"set the clock of {node.name} right", lambda: lab.reset_clock(node), moved, True),
-        ]
-    return made
-
-
-def of_lab(lab) -> list[Button]:
-    """One button for each group of servers that has a primary to fail."""
-    groups = {tuple(n.options["members"]): n for n in lab.nodes if n.kind == "redis" and "members" in n.options}
-    one = len(groups) == 1
+    timeline = timeline or (run.timeline if run else Timeline())
+    roles = ask_roles(lab) if roles is None else roles
+    ends = {e.data["pid"]: e.data["how"] for e in timeline.events if e.lane == LAB and e.name == "exit"}
+    ends |= {e.pid: e.name for e in timeline.events if e.data.get("raised") and e.pid in ends}
+    workers = [w for w in run.workers.values() if w.name[0] != OBSERVER] if run else []
+    together = _together(lab, roles)
     return [
-        Button("fail the primary" + ("" if one else f" of {', '.join(names)}"), partial(_fail_primary, lab, node))
-        for names, node in groups.items()
+        *([together] if together.buttons else []),
+        *(_of_worker(lab, worker, ends) for worker in workers),
+        *(_of_node(lab, node, roles[node.name]) for node in lab.nodes if node.name in roles),
     ]
 
 
-def _fail_primary(lab, member) -> None:
-    primary = lab.primary(lab._group(member))
-    if primary is None:
-        raise LabError(
-            "There is no primary to fail.",
-            "It is dead already, and no replica has been promoted yet.",
-            "Wait for the Sentinels, or promote a replica.",
-        )
-    lab.kill(primary)
-
-
-def _freeze_wake_kill(lab, who, alive: bool, now: str) -> list[Button]:
-    return [
-        Button(f"freeze {who.name}", lambda: lab.pause(who), alive and now != "frozen"),
-        Button(f"wake {who.name}", lambda: lab.resume(who), now == "frozen"),
-        Button(f"kill {who.name}", lambda: lab.kill(who), alive),
-    ]
-
-
-def all_of(lab) -> dict[str, list[Button]]:
-    """Every row of buttons: the lab's own under "", then one a worker, one a node."""
-    rows = {"": of_lab(lab)}
-    rows |= {worker.name: of_worker(lab, worker) for worker in workers(lab)}
-    return rows | {node.name: of_node(lab, node) for node in lab.nodes}
+def ask_roles(lab) -> dict[str, str]:
+    """Who is primary, replica, leader, … now; each server that runs is asked once."""
+    return {node.name: node.role for node in lab.nodes}
 
 
 def find(lab, words: str) -> Button:
     """The button with these words; "pause A" finds "freeze A". Raises LabError if there is none."""
     first, _, rest = words.partition(" ")
     wanted = f"{_SAME.get(first, first)} {rest}"
-    known = {} if lab.closed else {button.words: button for row in all_of(lab).values() for button in row}
+    known = {} if lab.closed else {button.words: button for row in rows(lab) for button in row.buttons}
     if wanted in known:
         return known[wanted]
     raise LabError(
@@ -149,3 +82,136 @@ def find(lab, words: str) -> Button:
         "The name may be misspelt, or there is no such worker or node now.",
         f"Press one of: {', '.join(known) or 'none, the laboratory is closed'}",
     )
+
+
+# -- workers
+def _of_worker(lab, worker, ends: dict[int, str]) -> Row:
+    name, (state, words) = worker.name, _state_of_worker(worker, ends)
+    alive = state in ("running", "held", "ready", "frozen")
+    made = [Button(f"start {name}", worker.start, state in ("ready", "held")), *_verbs(lab, worker, state, alive)]
+    for node in lab.nodes:
+        broken = bool(lab._link_faults(name, node))
+        whole = alive and not broken
+        answers = partial(lab.cut, worker, node, how="replies")
+        made += [
+            Button(f"cut {name} from {node.name}", partial(lab.cut, worker, node), whole, True),
+            Button(f"lose answers to {name} from {node.name}", answers, whole, True),
+            Button(f"slow {name} to {node.name}", partial(lab.delay, worker, node, LATE_MS), whole, True),
+            Button(f"heal {name} to {node.name}", partial(lab.heal, worker, node), broken, True),
+        ]
+    place = [worker.state] if state in ("held", "frozen") and worker.state.startswith("at ") else []
+    place += [ends[worker.pid].removeprefix("raised ")] if words == "raised" and worker.pid in ends else []
+    return Row(name, tuple(made), state, words, "", (*place, *_broken(lab, name)))
+
+
+def _state_of_worker(worker, ends: dict[int, str]) -> tuple[str, str]:
+    """What the record knows counts too: a worker that nobody joined has ended all the same.
+
+    ends -- pid -> how its process ended: "ended", "killed by …", "raised …".
+    """
+    if end := ends.get(worker.pid):
+        word = end.split()[0]
+        return ("dead", word) if word in ("killed", "raised") else ("done", "done")
+    if worker._over:
+        return ("done" if worker.state == "done" else "dead"), worker.state
+    if worker.frozen:
+        return "frozen", "frozen"
+    if worker.state == "new":
+        return "ready", "not started"
+    return ("held", "held") if worker.state.startswith("at ") else ("running", "running")
+
+
+# -- nodes
+def _of_node(lab, node, role: str) -> Row:
+    name = node.name
+    state = node.state if node.state in ("running", "frozen") else "dead"
+    up, dead = state == "running", state == "dead"
+    made = [
+        *_verbs(lab, node, state, not dead),
+        Button(f"restart {name}, data kept", partial(lab.restart, node, data="kept"), dead, hides=True),
+        Button(f"restart {name}, data lost", partial(lab.restart, node, data="lost"), dead, hides=True),
+    ]
+    if "members" in node.options:
+        made += _of_replication(lab, node, role, up)
+    if node.options.get("peer_links"):
+        cut = any(fault.startswith("cut from") for fault in _broken(lab, name))
+        made += [
+            Button(f"cut {name} from its peers", partial(lab.cut_peers, node), up and not cut, True),
+            Button(f"heal {name} to its peers", partial(lab.heal_peers, node), cut, True),
+        ]
+    if node.kind in ("redis", "cluster") and lab.can("clock"):
+        wrong = any(fault.startswith("clock") for fault in _broken(lab, name))
+        made += [
+            Button(f"jump the clock of {name}", partial(lab.set_clock, node, jump_s=JUMP_S), up, True),
+            Button(f"run the clock of {name} fast", partial(lab.set_clock, node, rate=PACE), up, True),
+            Button(f"set the clock of {name} right", partial(lab.reset_clock, node), wrong, True),
+        ]
+    role = "" if role in ("single", node.kind) else f"was {role}" if dead else role
+    return Row(name, tuple(made), state, state, role, tuple(_broken(lab, name)))
+
+
+def _of_replication(lab, node, role: str, up: bool) -> list[Button]:
+    """What only a server with replicas, or a replica, can suffer; and only what can be done where it stands."""
+    name, faults = node.name, _broken(lab, node.name)
+    watched = any(node.name == told[0] for other in lab.nodes for told in other.options.get("watched", ()))
+    primary, replica = up and role == "primary", up and role == "replica"
+    late = any(fault.startswith("replication ") for fault in faults)
+    made = [Button(f"cut replication to {name}", partial(lab.cut_replication, node), replica and not late, True)]
+    if node.kind == "redis" and not watched:
+        slow = partial(lab.delay_replication, node, LATE_MS)
+        made.append(Button(f"slow replication to {name}", slow, replica and not late, True))
+    made.append(Button(f"heal replication to {name}", partial(lab.heal_replication, node), late, True))
+    if node.kind == "redis" and not watched:
+        made.append(Button(f"promote {name}", partial(lab.promote, node), replica, True))
+    if node.kind == "redis":
+        alone = "isolated" in faults
+        made += [
+            Button(f"isolate {name}", partial(lab.isolate, node), primary and not alone, True),
+            Button(f"rejoin {name}", partial(lab.rejoin, node), alone, True),
+        ]
+    return made
+
+
+# -- servers together
+def _together(lab, roles: dict[str, str]) -> Row:
+    """One button for each group of servers that has a first to fail, and who is first in it now."""
+    groups = {}
+    for node in lab.nodes:
+        for option, chief in _CHIEF.items():
+            if node.kind != "cluster" and len(names := tuple(node.options.get(option, ()))) > 1:
+                groups.setdefault((chief, names), [])
+                if node.state == "running" and roles.get(node.name) == chief:
+                    groups[chief, names].append(node.name)
+    made, told = [], []
+    for (chief, names), found in groups.items():
+        alone = [other for other, _ in groups].count(chief) == 1
+        words = f"fail the {chief}" + ("" if alone else f" of {', '.join(names)}")
+        made.append(Button(words, partial(_fail, lab, chief, names), bool(found)))
+        told.append(f"{chief}: {' and '.join(found) or 'none now'}")
+    return Row("", tuple(made), details=tuple(told))
+
+
+def _fail(lab, chief: str, names: tuple[str, ...]) -> None:
+    nodes = [node for node in lab.nodes if node.name in names]
+    found = lab.primary(nodes) if chief == "primary" else lab.leader(nodes)
+    if found is None:
+        raise LabError(
+            f"There is no {chief} to fail.",
+            "It is frozen or dead, and no other has taken its place yet.",
+            f"Wait until another is {chief}, or wake or restart the old one.",
+        )
+    lab.kill(found)
+
+
+# -- both
+def _verbs(lab, who, state: str, alive: bool) -> list[Button]:
+    return [
+        Button(f"freeze {who.name}", partial(lab.pause, who), alive and state != "frozen"),
+        Button(f"wake {who.name}", partial(lab.resume, who), state == "frozen"),
+        Button(f"kill {who.name}", partial(lab.kill, who), alive),
+    ]
+
+
+def _broken(lab, name: str) -> list[str]:
+    """What is wrong with it, besides what its state says."""
+    return [fault for lane, fault in list(lab._faults) if lane == name and fault not in ("frozen", "dead")]

@@ -25,7 +25,7 @@ def attempt(id: str, check, *, hint: str | None = None) -> None:
     "not yet", and so is any error: an unfinished or wrong answer never fails the cell. hint -- one line shown with a
     "not yet". Raises LabError for an id of another form.
     """
-    if not re.fullmatch(r"\d\d\.\d+", id):
+    if not re.fullmatch(r"\d\d[a-z]?\.\d+", id):
         raise LabError(
             f"An exercise cannot be called {id!r}.",
             "Its name is the number of its chapter, a dot and its own number.",

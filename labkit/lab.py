@@ -130,16 +130,14 @@ class Lab(Faults, Replication, Peers):
         peer_links -- their ways to each other lead over links, so that `cut_peers` can cut them; it costs throughput.
         config -- flags of etcd by name, e.g. {"heartbeat-interval": 20}.
         """
-        made = self._new_nodes("etcd", ["member"] * n, peer_links=peer_links, config=config or {})
-        return made[0] if n == 1 else made
+        return self._new_members("etcd", n, peer_links, config)
 
     def zookeeper(self, n: int = 1, *, peer_links: bool = False, config: dict | None = None):
         """One ZooKeeper, or an ensemble of n to unpack.
 
         peer_links -- as for etcd. config -- settings as zoo.cfg names them, e.g. {"tickTime": 100}.
         """
-        made = self._new_nodes("zookeeper", ["member"] * n, peer_links=peer_links, config=config or {})
-        return made[0] if n == 1 else made
+        return self._new_members("zookeeper", n, peer_links, config)
 
     def nginx(self, config: str = "", *, http: str = "", files: dict[str, str] | None = None) -> Node:
         """One nginx that serves files.
@@ -157,6 +155,16 @@ class Lab(Faults, Replication, Peers):
     def kafka(self, *, config: dict | None = None) -> Node:
         """One Kafka broker, if `make setup-kafka` was here. config -- settings as server.properties names them."""
         return self._new_nodes("kafka", ["single"], config=config or {})[0]
+
+    def _new_members(self, kind: str, n: int, peer_links: bool, config: dict | None):
+        if n < 1:
+            raise LabError(
+                f"There is no {kind} of {n} members.",
+                "A cluster has one member at least; three are the fewest that can do without one.",
+                f"Write lab.{kind}() or lab.{kind}(3).",
+            )
+        made = self._new_nodes(kind, ["member"] * n, peer_links=peer_links and n > 1, config=config or {})
+        return made[0] if n == 1 else made
 
     def _new_nodes(self, kind: str, roles: list[str], **options) -> list[Node]:
         """Start nodes that belong together, one a role, and wait until all of them serve."""

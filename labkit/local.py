@@ -63,9 +63,6 @@ class Local:
         for path, text in launch.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True, mode=0o711)
             (folder / path).write_text(text, encoding="utf-8")
-        if launch.user:
-            for path in [folder, *folder.rglob("*")]:
-                shutil.chown(path, launch.user)
         for argv in launch.before:
             self._run_first(node, argv, folder, launch.env)
         env = {**launch.env, **(self._moved_by(self.clock(node)) if server.clock else {})}

@@ -10,6 +10,7 @@ from .errors import LabError
 from .session import home
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+_START_TIMEOUT_S = 240  # a loaded machine may need long to start a kernel
 _CELL_TIMEOUT_S = 600
 
 
@@ -66,7 +67,7 @@ def run(which: str, driver: str = "auto", quick: bool = False) -> int:
     path = find(which)
     private_settings()
     import papermill  # takes a second to import, and nothing else here needs it
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from nbclient.exceptions import CellTimeoutError
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="labkit-run-") as folder:
@@ -79,13 +80,14 @@ def run(which: str, driver: str = "auto", quick: bool = False) -> int:
                 language="python",
                 cwd=path.parent,
                 progress_bar=sys.stderr.isatty(),
+                start_timeout=_START_TIMEOUT_S,
                 execution_timeout=_CELL_TIMEOUT_S,
             )
         except papermill.PapermillExecutionError as error:
             print(f"{path.stem}: cell {error.cell_index} failed.\n\n{error.source}\n", file=sys.stderr)
             print("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", file=sys.stderr)
             return 1
-        except (CellTimeoutError, DeadKernelError) as error:
+        except (CellTimeoutError, RuntimeError) as error:  # RuntimeError: the kernel did not start in time, or died
             print(f"{path.stem}: {str(error).strip() or 'the kernel died.'}", file=sys.stderr)
             return 1
     print(f"{path.stem}: ok, {time.monotonic() - began:.0f} s")

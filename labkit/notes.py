@@ -124,7 +124,7 @@ def progress() -> None:
     for chapter in ledger.CHAPTERS:
         entries = ledger.of_chapter(chapter)
         settled = [e.id for e in entries if e.id in kept and kept[e.id]["ok"] is not False]
-        mine = [id for id in solved if id.split(".")[0] == chapter[:2]]
+        mine = [id for id in solved if id.split(".")[0] == chapter.split("-")[0]]
         rows.append((chapter, f"{len(settled)} of {len(entries)}", _list(settled), _list(mine)))
     _show_table("Settled on this machine", ("chapter", "claims", "which", "exercises solved"), rows)
 

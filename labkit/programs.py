@@ -107,8 +107,8 @@ TABLE: dict[str, Program] = {
             needed=True,
         ),
         Program(
-            "cc", "C compiler", ("cc", "gcc", "clang"), _asked("--version"), "8", ("gcc", "libc6-dev"), ("02",),
-            needed=True, works=("-E", "-x", "c", "-include", "time.h", "/dev/null"),
+            "cc", "C compiler", ("cc", "gcc", "clang"), _asked("--version"), "8", ("gcc", "libc6-dev"),
+            ("01", "02", "07"), needed=True, works=("-E", "-x", "c", "-include", "time.h", "/dev/null"),
         ),
         Program("etcd", "etcd", ("etcd",), _asked("--version"), "3.4", ("etcd-server",), ("03", "11")),
         Program("java", "Java", ("java",), _asked("-version"), "11", ("default-jre-headless",), ("03", "05", "11")),
@@ -118,13 +118,13 @@ TABLE: dict[str, Program] = {
         ),
         Program(
             "postgres", "PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), _asked("--version"), "13",
-            ("postgresql",), ("01", "02", "06", "09", "11"),
+            ("postgresql",), ("01", "02", "06", "09", "11"), needed=True,
         ),
         Program(
             "rabbitmq-server", "RabbitMQ", ("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",),
             _in_path, "3.9", ("rabbitmq-server",), ("04", "05"),
         ),
-        Program("nginx", "nginx", ("nginx",), _asked("-v"), "1.18", ("nginx",), ("07", "08")),
+        Program("nginx", "nginx", ("nginx",), _asked("-v"), "1.18", ("nginx",), ("07", "08"), needed=True),
     )
 }  # fmt: skip
 

@@ -36,11 +36,11 @@ class Worker:
     def start(self) -> "Worker":
         """Let it run, without waiting for anything."""
         if self.state == "new":
-            self.state = "running"
             self._send("run", *self._payload)
         elif self.state.startswith("at "):
-            self.state = "running"
             self._send("go")
+        if not self._over:
+            self.state = "running"
         return self
 
     def run_to(self, mark: str, timeout_s: float = 10) -> "Worker":
@@ -85,6 +85,7 @@ class Worker:
         try:
             self._wire.send(*message, timeout_s=_TAKES_S)
         except TimeoutError:
+            self.state = "running"  # it will take the rest when it can, and need not be sent it again
             raise self._late("take what it was sent", _TAKES_S) from None
         except OSError:
             self._settle()

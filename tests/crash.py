@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from labkit.keeper import _descendants
+from labkit.keeper import _descendants, _stat
 
 _TOLD = "its lab: "
 
@@ -40,7 +40,10 @@ input()
 
 
 def _name(pid: int) -> str:
-    """The program's name, '' when there is no such process."""
+    """The program's name, '' when it does not run any more (its new parent, process 1, may be slow to bury it)."""
+    stat = _stat(f"/proc/{pid}/stat")
+    if stat is None or stat[0] in "ZX":
+        return ""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

@@ -262,7 +262,7 @@ def exercises(nb, name):
         if marked[n : n + 4] != list(enumerate(EXERCISE, start)):
             yield f"{cells[0]['id']}: an exercise is four cells in a row: {', '.join(EXERCISE)}"
             return
-        yield from _exercise(cells, f"{name[:2]}.{number}")
+        yield from _exercise(cells, f"{name.split('-')[0]}.{number}")
         if not start or nb["cells"][start - 1]["cell_type"] != "markdown":
             yield f"{cells[0]['id']}: no text above it says what to do"
     try:

@@ -512,6 +512,14 @@ def test_the_clock_of_the_limiter_counts_when_every_mark_tells_it():
     judged(check.within_limit(timeline(told, admitted(1.004)), 2, 1), VIOLATED)  # one does not tell
 
 
+def test_moments_since_1970_keep_their_milliseconds_apart():
+    # As floats of seconds, many such pairs are a few hundred nanoseconds less than a window apart.
+    for ms in range(1_796_073_799_000, 1_796_073_799_200):
+        told = [*admitted(0, at=ms / 1000), *admitted(0.25, at=(ms + 250) / 1000)]
+        judged(check.within_limit(timeline(told), 1, 0.25), HOLDS)
+        judged(check.within_limit(timeline(told), 1, 0.251), VIOLATED)
+
+
 def test_windows_of_the_calendar_allow_what_a_sliding_one_does_not():
     around = timeline(admitted(0.0, at=100.9, n=5), admitted(0.2, at=101.1, n=5))
     judged(check.within_limit(around, 5, 1, fixed=True), HOLDS, around)

@@ -133,8 +133,13 @@ def at_server(row, node, timeout_s=10.0):
 
 def puts(w, row, node, text, timeout_s):
     """Connects; then writes once, and says how that ended."""
-    client = w.client(node, timeout_s=timeout_s, **row.options)
-    row.get(client)
+    while True:
+        try:
+            client = w.client(node, timeout_s=timeout_s, **row.options)
+            row.get(client)
+            break
+        except Exception:  # a short time on a slow machine; that there is an end to it is up to who waits
+            w.work(0.01)
     w.mark("connected")
     start = time.monotonic()
     try:

@@ -135,6 +135,7 @@ EVERY = {
     "narrow": lambda: draw.timeline(crowd(), judged(crowd()), width_in=5.5),
     "lives": lambda: draw.lives(messages()),
     "band": lambda: draw.band(limiter(), limit=20, window_s=1.0),
+    "band each": lambda: draw.band(limiter(), limit=15, window_s=1.0, each=True, lanes=["B", "A"]),
     "backlog": lambda: draw.backlog(queue()),
     "strip": lambda: draw.strip({"near": [0.001 * k for k in range(1, 90)], "far": [0.08] * 3, "none": []}),
     "pairs": lambda: draw.pairs([("locks a second", 1978, (2400, 2600)), ("not run", 0.5, None)], unit="a second"),
@@ -218,6 +219,7 @@ def test_zero_events_give_a_small_picture_that_says_so():
 
 def test_other_pictures_state_their_numbers():
     assert "At most 40 admitted within 1 s" in EVERY["band"]().alt
+    assert "Admitted within 1 s, at most: B 20, A 20; limit 15" in EVERY["band each"]().alt
     assert "23 wait at the end" not in EVERY["backlog"]().alt and "0 wait at the end" in EVERY["backlog"]().alt
     assert "near: 89 values, median 45 ms, 99 % within 89 ms" in EVERY["strip"]().alt
     assert "locks a second: the article 1978 a second, ours 2400 to 2600 a second" in EVERY["pairs"]().alt

@@ -214,6 +214,13 @@ def put_ten(w, store):
     client.put("key", "9")
 
 
+def test_odd_numbers_of_members(lab):
+    with pytest.raises(LabError, match="one member at least"):
+        lab.etcd(0)
+    with pytest.raises(Unsupported, match="peer_links=True"):
+        lab.cut_peers(lab.etcd(1, peer_links=True))
+
+
 def test_the_observer_misses_no_change_and_tells_revisions(lab):
     store = lab.etcd()
     with lab.run("watch") as e:

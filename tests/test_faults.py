@@ -44,14 +44,28 @@ def three_lines(error) -> bool:
     return len(str(error.value).splitlines()) == 3
 
 
+def said(e, lane) -> list[str]:
+    return [mark.name for mark in e.timeline.marks(lane=lane)]
+
+
 def faults(e, lane) -> list[tuple[str, str]]:
     return [(span.name, span.how) for span in e.timeline.spans(lane=lane) if span.data.get("fault")]
 
 
-def sets(w, store, timeout_s=0.2):
+def connected(w, store, timeout_s):
+    """A client that has had an answer, however slow the machine is; whoever waits for it has a bound."""
+    while True:
+        try:
+            r = w.client(store, timeout_s=timeout_s)
+            r.ping()
+            return r
+        except redis.exceptions.RedisError:
+            w.work(0.01)
+
+
+def sets(w, store, timeout_s=10.0):
     """Connects, and then writes; says what came of it."""
-    r = w.client(store, timeout_s=timeout_s)
-    r.ping()
+    r = connected(w, store, timeout_s)
     w.mark("connected")
     try:
         with w.span("sets"):
@@ -60,9 +74,9 @@ def sets(w, store, timeout_s=0.2):
         return type(error).__name__
 
 
-def pings(w, store):
+def pings(w, store, timeout_s=0.2):
     """Asks again and again with one client, and marks what changes."""
-    r, last = w.client(store, timeout_s=0.1), None
+    r, last = w.client(store, timeout_s=timeout_s), None
     while True:
         try:
             now = str(r.ping())
@@ -78,7 +92,7 @@ def pings(w, store):
 
 
 def test_a_frozen_node_keeps_the_client_waiting_and_the_outcome_is_unknown(lab, store, run):
-    a = lab.worker("A", sets, store).run_to("connected")
+    a = lab.worker("A", sets, store, 0.3).run_to("connected")
     lab.pause(store)
     assert state(store.pid) == "T"
     assert a.join() == "TimeoutError"
@@ -112,9 +126,9 @@ def test_a_killed_node_refuses_and_its_data_is_gone(lab, store, run):
 def test_a_client_of_a_killed_node_is_disconnected_and_comes_back(lab, store, run):
     a = lab.worker("A", pings, store).run_to("True").start()
     lab.kill(store)
-    lab.until("A noticed", lambda: run.timeline.marks("ConnectionError", "A"))
+    lab.until("A noticed", lambda: said(run, "A")[-1] == "ConnectionError")
     lab.restart(store, data="lost")
-    lab.until("A is back", lambda: len(run.timeline.marks("True", "A")) == 2)
+    lab.until("A is back", lambda: said(run, "A")[-1] == "True")
     assert a.state == "running"
 
 
@@ -202,13 +216,13 @@ def test_what_cannot_be_done_to_a_node_is_told_in_three_lines(lab, store):
     [("black hole", "TimeoutError", False), ("reset", "ConnectionError", False), ("replies", "TimeoutError", True)],
 )
 def test_a_cut_link(lab, store, run, how, raises, arrives):
-    a = lab.worker("A", sets, store).run_to("connected")
-    b = lab.worker("B", pings, store).run_to("True").start()
+    a = lab.worker("A", sets, store, 0.3).run_to("connected")
+    b = lab.worker("B", pings, store, 10).run_to("True").start()
     lab.cut(a, store, how=how)
     assert a.join() == raises
     assert store.client().get("k") == ("A" if arrives else None), "looked at past the link"
     assert [s.outcome for s in run.timeline.spans("sets")] == ["unknown"]
-    assert len(run.timeline.marks(lane="B")) == 1 and b.state == "running", "only A's way was cut"
+    assert said(run, "B") == ["True"] and b.state == "running", "only A's way was cut"
     lab.heal(a, store)
     name = f"cut from {store.name}" + ("" if how == "black hole" else f" ({how})")
     assert faults(run, "A") == [(name, "ended")]
@@ -217,27 +231,21 @@ def test_a_cut_link(lab, store, run, how, raises, arrives):
 @pytest.mark.parametrize("how", ["black hole", "reset", "replies"])
 def test_a_healed_link_works_again_for_the_same_client(lab, store, run, how):
     a = lab.worker("A", pings, store).run_to("True").start()
-
-    def says():
-        return [mark.name for mark in run.timeline.marks(lane="A")]
-
     for _ in range(5):
-        before = len(says())
         lab.cut(a, store, how=how)
-        lab.until("A noticed", lambda: len(says()) > before)
+        lab.until("A noticed", lambda: said(run, "A")[-1] != "True")
         lab.heal(a, store)
-        lab.until("A is back", lambda: says()[-1] == "True")
-        assert "True" not in says()[before:-1]
+        lab.until("A is back", lambda: said(run, "A")[-1] == "True")
 
 
 def test_a_cut_of_all_ways_and_of_another_kind_in_between(lab, run):
     one, two = lab.redis(n=2)
 
-    def asks_both(w, *nodes):
+    def asks_both(w, *nodes, timeout_s=10):
         told = []
         for node in nodes:
             try:
-                told.append(w.client(node, timeout_s=0.1).ping())
+                told.append(w.client(node, timeout_s=timeout_s).ping())
             except redis.exceptions.RedisError as error:
                 told.append(type(error).__name__)
         return told
@@ -247,7 +255,7 @@ def test_a_cut_of_all_ways_and_of_another_kind_in_between(lab, run):
     assert faults(run, "A") == [(f"cut from {one.name}", "ended"), (f"cut from {one.name} (reset)", "open")]
     assert lab.worker("A", asks_both, one, two).join() == ["ConnectionError", True]
     lab.cut("B")
-    assert lab.worker("B", asks_both, one, two).join() == ["TimeoutError"] * 2
+    assert lab.worker("B", asks_both, one, two, timeout_s=0.1).join() == ["TimeoutError"] * 2
     lab.heal("B")
     assert lab.worker("C", asks_both, one, two).join() == [True, True]
     assert {how for _, how in faults(run, "B")} == {"ended"}
@@ -266,9 +274,9 @@ def test_names_that_begin_alike_are_not_mixed_up():
                 lab.delay(a, first, 1)
                 lab.heal(a, first)
             assert [how for name, how in faults(e, "A") if tenth.name in name] == ["ended", "open"]
-            lab.until("A noticed", lambda: e.timeline.marks("TimeoutError", "A"))
+            lab.until("A noticed", lambda: said(e, "A")[-1] != "True")
             lab.heal(a, tenth)
-            lab.until("A is back", lambda: len(e.timeline.marks("True", "A")) > 1)
+            lab.until("A is back", lambda: said(e, "A")[-1] == "True")
             assert not lab._faults
 
 

@@ -110,7 +110,8 @@ def test_a_kernel_that_is_killed_while_the_lab_starts_leaves_nothing(tmp_path):
     for wanted in ("keeper.lock", "links.sock"):
         folder = tmp_path / wanted
         with Kernel("from labkit import Lab; Lab('early'); input()", LABKIT_TMP=str(folder)) as kernel:
-            eventually(lambda f=folder, w=wanted: list(f.glob(f"*/{w}")), "the lab is on its way", 30)
+            [sign] = eventually(lambda f=folder, w=wanted: list(f.glob(f"*/{w}")), "the lab is on its way", 30)
+            eventually(lambda f=sign.parent: processes_of(f), "and so is its keeper", 30)
             kernel.kill()
         eventually(lambda f=folder: not list(f.iterdir()), "the folder is gone", 30)
 

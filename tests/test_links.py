@@ -220,12 +220,12 @@ def test_in_a_black_hole_bytes_vanish_and_sockets_stay_open(a, a_round_later):
 
 def test_a_black_hole_swallows_new_connections_too(a, a_round_later):
     a.cut("black hole")
-    client = a.dial()
+    client, quiet = a.dial(), a.dial()
     client.sendall(b"request")
     a_round_later()
-    assert silent(a.node.listener) and silent(client)
+    assert silent(a.node.listener) and silent(client) and silent(quiet)
     a.heal()
-    assert ended(client)
+    assert ended(client) and ended(quiet), "the server never heard of them, so they cannot go on"
     client, server = a.connect()
     client.sendall(b"again")
     assert receive(server, 5) == b"again"
@@ -388,13 +388,24 @@ def test_the_end_is_late_too(a):
     assert ended(server) and time.monotonic() - start >= 0.1
 
 
+def on_its_way(way, then, delay_s=0.2):
+    """A connection with a piece on its way while `then` was done: the machine may be slow, so it is tried again."""
+    way.delay(delay_s, 0)
+    for _ in range(20):
+        client, server = way.connect()
+        start = time.monotonic()
+        client.sendall(b"on its way")
+        then()
+        if time.monotonic() - start < delay_s:
+            return client, server
+        way.heal()
+    pytest.fail("this machine is too slow")
+
+
 def test_a_piece_on_its_way_is_lost_when_the_link_is_cut(a, ways):
-    b = ways("B")
-    (client, server), (other, other_server) = a.connect(), b.connect()
-    for way in (a, b):
-        way.delay(0.15, 0)
-    client.sendall(b"on its way")
-    a.cut("black hole")
+    other, other_server = (b := ways("B")).connect()
+    b.delay(0.2, 0)
+    client, server = on_its_way(a, lambda: a.cut("black hole"))
     other.sendall(b"sent after it")
     assert receive(other_server, 13) == b"sent after it"
     assert silent(server)
@@ -403,24 +414,13 @@ def test_a_piece_on_its_way_is_lost_when_the_link_is_cut(a, ways):
 
 
 def test_a_piece_on_its_way_comes_when_the_cut_was_healed_before_it_was_due(a):
-    client, server = a.connect()
-    a.delay(0.3, 0)
-    client.sendall(b"lucky")
-    a.cut("black hole")
-    a.heal()
-    assert receive(server, 5) == b"lucky"
+    _, server = on_its_way(a, lambda: (a.cut("black hole"), a.heal()))
+    assert receive(server, 10) == b"on its way"
 
 
-def test_a_reset_takes_along_what_is_on_its_way(a, ways):
-    b = ways("B")
-    (client, server), (other, other_server) = a.connect(), b.connect()
-    for way in (a, b):
-        way.delay(0.1, 0)
-    client.sendall(b"on its way")
-    other.sendall(b"x")
-    a.cut("reset")
+def test_a_reset_takes_along_what_is_on_its_way(a):
+    client, server = on_its_way(a, lambda: a.cut("reset"))
     assert ended(server) and ended(client)
-    assert receive(other_server, 1) == b"x"
 
 
 # -- real servers, real workers

@@ -1,7 +1,9 @@
 """What observers record of a real server: the words of the server, not of the workers."""
 
-import os
+import itertools
+import socket
 import sys
+import time
 
 import cloudpickle
 import pytest
@@ -28,8 +30,15 @@ def run(lab):
         yield e
 
 
-def owners(e, store, key="lock"):
-    return [(span.data["owner"], span.how) for span in e.timeline.spans("owner", f"{key} ({store.name} says)")]
+def owners(e, store, key="lock") -> list[str]:
+    """Whom the server named, in order. On a slow machine it may fall silent for a moment, and name the same again."""
+    named = [span.data["owner"] for span in e.timeline.spans("owner", f"{key} ({store.name} says)")]
+    return [name for name, _ in itertools.groupby(named)]
+
+
+def nobody(e, store, key="lock") -> bool:
+    """The server names nobody now."""
+    return all(span.how == "ended" for span in e.timeline.spans("owner", f"{key} ({store.name} says)"))
 
 
 def marks(e, store, key):
@@ -37,7 +46,7 @@ def marks(e, store, key):
 
 
 def until_owner(lab, e, store, *wanted):
-    lab.until(f"the server says {wanted}", lambda: [name for name, _ in owners(e, store)] == list(wanted))
+    lab.until(f"the server says {wanted}", lambda: owners(e, store) == list(wanted) and not nobody(e, store))
 
 
 def test_it_sees_each_owner_come_and_go(lab, store, run):
@@ -48,8 +57,8 @@ def test_it_sees_each_owner_come_and_go(lab, store, run):
     r.set("lock", "B", px=60_000)
     until_owner(lab, run, store, "A", "B")
     r.delete("lock")
-    lab.until("no owner", lambda: [how for _, how in owners(run, store)] == ["ended", "ended"])
-    a, b = run.timeline.spans("owner")
+    lab.until("no owner", lambda: nobody(run, store))
+    a, *_, b = run.timeline.spans("owner")
     assert a.end <= b.start and 0 < a.data["ttl_ms"] <= 60_000
     assert run.timeline.lanes == (f"lock ({store.name} says)",), "the observer has no lane of its own"
 
@@ -57,14 +66,17 @@ def test_it_sees_each_owner_come_and_go(lab, store, run):
 def test_an_owner_that_was_there_before_is_seen_when_the_watch_stands(lab, store, run):
     store.client().set("lock", "A")
     lab.watch(store, "lock")
-    assert owners(run, store) == [("A", "open")]
+    assert owners(run, store) == ["A"]
 
 
 def test_a_lease_that_runs_out_ends_without_anybody_asking(lab, store, run):
     lab.watch(store, "lock")
-    store.client().set("lock", "A", px=60)
-    lab.until("it ran out", lambda: owners(run, store) == [("A", "ended")])
-    assert store.client().info("stats")["expired_keys"] == 1
+    r = store.client()
+    r.set("lock", "A", px=60_000)
+    until_owner(lab, run, store, "A")
+    r.pexpire("lock", 30)
+    lab.until("it ran out", lambda: nobody(run, store))
+    assert r.info("stats")["expired_keys"] == 1
 
 
 def test_a_renewal_is_a_mark(lab, store, run):
@@ -74,7 +86,7 @@ def test_a_renewal_is_a_mark(lab, store, run):
     until_owner(lab, run, store, "A")
     r.pexpire("lock", 60_000)
     lab.until("renewed", lambda: "renewed" in marks(run, store, "lock"))
-    assert owners(run, store) == [("A", "open")]
+    assert owners(run, store) == ["A"]
 
 
 def test_an_owner_too_short_to_be_read_is_told(lab, store, run):
@@ -102,7 +114,7 @@ def test_a_list_is_not_told_again_after_a_time_without_an_answer(lab, store, run
     lane = f"ledger ({store.name} says)"
     lab.until("no answer", lambda: run.timeline.spans("no answer", lane))
     lab.resume(store)
-    lab.until("it answers", lambda: [s.how for s in run.timeline.spans("no answer", lane)] == ["ended"])
+    lab.until("it answers", lambda: {s.how for s in run.timeline.spans("no answer", lane)} == {"ended"})
     r.rpush("ledger", "C")
     lab.until("C is seen", lambda: "C" in marks(run, store, "ledger"))
     assert marks(run, store, "ledger") == ["A", "B", "C"]
@@ -113,31 +125,27 @@ def test_a_frozen_server_says_nothing_and_what_it_said_is_not_stretched(lab, sto
     store.client().set("lock", "A")
     until_owner(lab, run, store, "A")
     lab.pause(store)
-    lab.until("no answer", lambda: run.timeline.spans("no answer"))
-    assert owners(run, store) == [("A", "ended")]
+    lab.until("no answer", lambda: {"open"} & {s.how for s in run.timeline.spans("no answer")})
+    assert nobody(run, store)
     lab.resume(store)
-    until_owner(lab, run, store, "A", "A")
-    [mute] = run.timeline.spans("no answer")
-    assert mute.how == "ended" and mute.data["fault"]
+    lab.until("it says A again", lambda: not nobody(run, store))
+    assert all(mute.how == "ended" and mute.data["fault"] for mute in run.timeline.spans("no answer"))
 
 
-def test_a_killed_server_costs_no_processor_and_is_seen_again(lab, store, run):
+def test_a_killed_server_is_not_asked_without_a_pause_and_is_seen_again(lab, store, run):
+    """A dead server refuses at once: without a pause the observer would take a whole processor."""
     lab.watch(store, "lock")
-    observer = next(w for w in run.workers.values() if w.name.startswith("·"))
     lab.kill(store)
     lab.until("no answer", lambda: run.timeline.spans("no answer"))
-    before_s = cpu_s(observer.pid)
-    lab.let_pass(0.5)
-    assert cpu_s(observer.pid) - before_s < 0.25
+    with socket.create_server((store.host, store.port)) as in_its_place:
+        in_its_place.settimeout(10)
+        start = time.monotonic()
+        for _ in range(30):
+            in_its_place.accept()[0].close()
+    assert time.monotonic() - start > 0.5, "29 times 20 ms lie between 30 questions"
     lab.restart(store, data="lost")
     store.client().set("lock", "B")
     until_owner(lab, run, store, "B")
-
-
-def cpu_s(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_several_watches_of_one_run(lab, store, run):
@@ -146,7 +154,8 @@ def test_several_watches_of_one_run(lab, store, run):
         lab.watch(node, "lock")
     store.client().set("lock", "A")
     other.client().set("lock", "B")
-    lab.until("both seen", lambda: owners(run, store) == [("A", "open")] and owners(run, other) == [("B", "open")])
+    until_owner(lab, run, store, "A")
+    until_owner(lab, run, other, "B")
 
 
 def test_spans_are_ended_when_the_run_is_left(lab, store):
@@ -154,7 +163,7 @@ def test_spans_are_ended_when_the_run_is_left(lab, store):
         lab.watch(store, "lock")
         store.client().set("lock", "A")
         until_owner(lab, e, store, "A")
-    assert owners(e, store) == [("A", "ended")]
+    assert owners(e, store) == ["A"] and nobody(e, store)
     assert all(w.state == "done" for w in e.workers.values())
 
 

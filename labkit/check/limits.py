@@ -13,8 +13,9 @@ def within_limit(
     """In no window of `window_s` seconds were more than `limit` admitted.
 
     Needs marks `w.mark("admitted", n=1, at=seconds)`. n -- how many it stands for, 1 if not told. at -- the moment of
-    the decision by the limiter's own clock (Redis TIME), in seconds; if one mark lacks it, the times of the record
-    count, and a mark comes a little after its decision, so that a window that is full to the brim can look overfull.
+    the decision by the limiter's own clock (Redis TIME), in seconds, taken to the microsecond; if one mark lacks it,
+    the times of the record count, and a mark comes a little after its decision, so that a window that is full to the
+    brim can look overfull.
     The window slides: it takes in its beginning and not its end, so two marks exactly window_s apart never share one.
     fixed -- only the calendar's windows count, each from a multiple of window_s on the limiter's clock; needs `at`.
     Evidence: the fullest window, from its first mark to its last. Raises LabError for a window of no length.
@@ -32,9 +33,10 @@ def within_limit(
     told = all("at" in e.data for e in marks)
     if fixed and not told:
         return Verdict(rule, UNJUDGED, f"not every mark {admitted!r} says `at`, the time on the limiter's clock")
-    # Whole nanoseconds: 1.3 - 0.3 is not always 1.0.
-    taken = sorted(((round((e.data["at"] if told else e.t) * 1e9), e) for e in marks), key=lambda pair: pair[0])
-    fullest = (_fullest_fixed if fixed else _fullest_sliding)(taken, round(window_s * 1e9))
+    # Whole numbers, as 1.3 - 0.3 is not always 1.0. A float of seconds since 1970 has no room for nanoseconds.
+    grain = 1e6 if told else 1e9
+    taken = sorted(((round((e.data["at"] if told else e.t) * grain), e) for e in marks), key=lambda pair: pair[0])
+    fullest = (_fullest_fixed if fixed else _fullest_sliding)(taken, max(1, round(window_s * grain)))
     most, total = sum(map(_n, fullest)), sum(map(_n, marks))
     kind = f"{'a fixed' if fixed else 'any'} window of {window_s:g} s"
     if most <= limit:
@@ -48,12 +50,12 @@ def _n(e: Event) -> float:
     return e.data.get("n", 1)
 
 
-def _fullest_sliding(taken: list[tuple[int, Event]], window_ns: int) -> list[Event]:
+def _fullest_sliding(taken: list[tuple[int, Event]], window: int) -> list[Event]:
     first = inside = 0
     best, most = (0, 0), 0.0
     for last, (at, e) in enumerate(taken):
         inside += _n(e)
-        while at - taken[first][0] >= window_ns:
+        while at - taken[first][0] >= window:
             inside -= _n(taken[first][1])
             first += 1
         if inside > most:
@@ -61,6 +63,6 @@ def _fullest_sliding(taken: list[tuple[int, Event]], window_ns: int) -> list[Eve
     return [e for _, e in taken[best[0] : best[1] + 1]]
 
 
-def _fullest_fixed(taken: list[tuple[int, Event]], window_ns: int) -> list[Event]:
-    windows = ([e for _, e in group] for _, group in groupby(taken, key=lambda pair: pair[0] // window_ns))
-    return max(windows, key=lambda window: sum(map(_n, window)))
+def _fullest_fixed(taken: list[tuple[int, Event]], window: int) -> list[Event]:
+    windows = ([e for _, e in group] for _, group in groupby(taken, key=lambda pair: pair[0] // window))
+    return max(windows, key=lambda events: sum(map(_n, events)))

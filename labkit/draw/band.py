@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .. import measure
 from ..record import Event, Timeline
 from . import page
-from .curve import Curve, Series
+from .curve import HIGH, Curve, Series
 from .lanes import REFUSED, TICK, Lane, Mark
 from .layout import MANY
 from .picture import Picture
@@ -26,30 +26,42 @@ def band(
     admitted: str = "admitted",
     refused: str = "refused",
     lanes: Sequence[str] | None = None,
+    each: bool = False,
     title: str | None = None,
     width_in: float = 9.0,
 ) -> Picture:
     """A limiter's answers, a row for each lane, and below how many were admitted within the last `window_s` seconds.
 
     limit -- how many may be admitted in any window of that length; what exceeds it is filled.
-    admitted, refused -- the names of the marks that workers make at the limiter's answer. lanes -- None: all with such.
+    admitted, refused -- the names of the marks that workers make at the limiter's answer. lanes -- only these, in this
+    order; None: all with such marks.
+    each -- every lane is a limiter of its own and gets its own window, to compare them on the same arrivals.
     verdict -- printed below the title. Counting is `measure.window`'s.
     """
     marks = _marks(timeline, (admitted, refused), lanes)
-    passed = [e.t for e in marks if e.name == admitted]
-    steps = measure.window(passed, window_s)
-    at, most = max(steps, key=lambda step: step[1], default=(0.0, 0))
-    within = time_text(window_s)
-    found = f"At most {most} admitted within {within} (at {time_text(at)}), limit {limit}"
-    found += f"; {len(marks) - len(passed)} refused"
+    there = dict.fromkeys(e.lane for e in marks)
+    names = [lane for lane in lanes or there if lane in there]
+    within, fills = time_text(window_s), colours(timeline)
+    curves, most = [], {}
+    for name in names if each else [""]:
+        passed = [e.t for e in marks if e.name == admitted and name in ("", e.lane)]
+        steps = measure.window(passed, window_s)
+        at, most[name] = max(steps, key=lambda step: step[1], default=(0.0, 0))
+        caption, high = f"admitted within the last {within}", HIGH
+        if each:
+            caption, high = f"{middle(name)}: {caption}", HIGH / 2
+        series = Series(steps, fills[name]) if each else Series(steps)
+        curves.append(Curve(caption, [series], timeline.seconds, limit, f"limit {limit} in {within}", high))
+    if each:
+        counts = ", ".join(f"{name} {count}" for name, count in most.items())
+        found = f"Admitted within {within}, at most: {counts}; limit {limit}"
+    else:
+        found = f"At most {most['']} admitted within {within} (at {time_text(at)}), limit {limit}"
+        found += f"; {len(marks) - len(passed)} refused"
     head = page.head(title or timeline.title or "Arrivals", verdict, width_in, found=found)
-    head.alarm |= most > limit
-    curve = Curve(
-        f"admitted within the last {within}", [Series(steps)], timeline.seconds, limit, f"limit {limit} in {within}"
-    )
-    fills = colours(timeline)
+    head.alarm |= any(count > limit for count in most.values())
     rows, lines = [], []
-    for lane in dict.fromkeys(e.lane for e in marks):
+    for lane in names:
         mine = [e for e in marks if e.lane == lane]
         told = ", ".join(f"{sum(e.name == name for e in mine)} {name}" for name in (admitted, refused))
         shapes = [Mark(e.t, "", REFUSED if e.name == refused else TICK, fills.get(lane)) for e in mine]
@@ -59,7 +71,7 @@ def band(
         else:
             rows.append(Lane(lane, middle(lane), told, marks=shapes))
             lines += [Line(e.t, None, f"{lane}: {e.name}") for e in mine]
-    sheet = draw_lanes(rows, head, _bounds(timeline, marks), under=[curve] if marks else ())
+    sheet = draw_lanes(rows, head, _bounds(timeline, marks), under=curves if marks else ())
     more = "" if verdict is None else found
     return Picture(
         sheet, head.words, sentences(head.words, head.judged, more), twin([head.words, head.judged, more], lines)

@@ -21,20 +21,24 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """Lines over one upright axis from 0. limit: a broken line, with `limit_text`; what exceeds it is filled."""
+    """Lines over one upright axis from 0. limit: a broken line, with `limit_text`; what exceeds it is filled.
+
+    high -- of the plot, in points.
+    """
 
     caption: str
     lines: Sequence[Series]
     end: float  # s, where the last value stops to hold
     limit: float | None = None
     limit_text: str = ""
+    high: float = HIGH
 
     @property
     def height(self) -> float:
-        return TOP + HIGH
+        return TOP + self.high
 
     def draw(self, sheet: Sheet, x, top: float) -> None:
-        low, base = top + TOP, top + TOP + HIGH
+        low, base = top + TOP, top + TOP + self.high
         values = [value for line in self.lines for _, value in line.steps]
         least, most = min([0.0, *values]), max([1.0, self.limit or 0.0, *values])
         y = page.Linear(least, most * 1.08, base, low)

@@ -14,14 +14,13 @@ class Launch:
     """How to start one server process.
 
     argv -- the command; env -- more environment; files -- to write first, {path in the node's folder: text};
-    before -- commands to run to their end first; user -- whom the folder belongs to (None: the caller).
+    before -- commands to run to their end first.
     """
 
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     before: tuple[list[str], ...] = ()
-    user: str | None = None
 
 
 class Server:

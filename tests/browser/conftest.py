@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
-from jupyterlab_page import SCREENSHOTS, WAIT_MS, Page
 from pages import PAGES, quick
-from playwright.sync_api import sync_playwright
 
 from labkit import notebooks
+
+collect_ignore_glob = [] if find_spec("playwright") else ["test_*.py"]  # make test-browser installs it
 
 CHROMIUM = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -43,8 +46,8 @@ def course(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def link(course, labkit_home, tmp_path_factory):
-    """The link that `make lab` prints."""
+def lab(course, labkit_home, tmp_path_factory):
+    """What `make lab` starts: `link` is what it printed, `errors()` what it wrote to stderr."""
     told = tmp_path_factory.mktemp("told") / "stderr"
     environment = os.environ | {
         "PYTHONPATH": str(course), "HOME": str(tmp_path_factory.mktemp("user")), "PYTHONUNBUFFERED": "1",
@@ -57,7 +60,7 @@ def link(course, labkit_home, tmp_path_factory):
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
         )  # fmt: skip
     try:
-        yield _link_in(server, told)
+        yield SimpleNamespace(link=_link_in(server, told), errors=partial(told.read_text, errors="replace"))
     finally:
         server.send_signal(signal.SIGTERM)
         try:
@@ -79,21 +82,24 @@ def _link_in(server, told) -> str:
 
 @pytest.fixture(scope="session")
 def chromium():
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         program = shutil.which("chromium")
         assert program, "chromium is not on this machine: make test-browser installs it"
-        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM, timeout=WAIT_MS)
+        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM, timeout=START_S * 1e3)
         yield browser
         browser.close()
 
 
 @pytest.fixture
-def page(chromium, link, request):
+def page(chromium, lab, request):
     """A window on JupyterLab, which must have shown no error and asked nobody but this machine when the test ends."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    window = Page(chromium, link)
+    from jupyterlab_page import Page
+
+    window = Page(chromium, lab.link)
     yield window
     window.shot(f"end-{request.node.name}")
     trouble = list(window.trouble)
     window.close()
-    assert not trouble, "\n".join(trouble)
+    assert not trouble, "\n".join([*trouble, "the server said:", lab.errors()])
