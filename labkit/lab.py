@@ -83,7 +83,7 @@ class Lab(Faults, Replication, Peers):
         self._session = Session(name, seed)
         try:
             self._driver = local.choose(driver, self._session)
-        except LabError:
+        except BaseException:
             self._session.close()
             raise
         self.record = self._session.record

@@ -47,12 +47,13 @@ class Session:
         records = _make(home() / "records", "LABKIT_HOME", exist_ok=True)
         self.record = records / f"{self.id}.jsonl"
         _prune(records)
-        self.folder = _make(scratch() / self.id, "LABKIT_TMP")
-        self.closed, self._keeper = False, None
-        self._log = (self.folder / "keeper.log").open("a+b")  # kept open: the keeper removes the file with the folder
+        self.folder = scratch() / self.id
+        self.closed, self._keeper, self._log = False, None, None
         self._lock, self._ids = threading.Lock(), count(1)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
+            _make(self.folder, "LABKIT_TMP")
+            self._log = (self.folder / "keeper.log").open("a+b")  # kept open: the keeper removes it with the folder
             with theirs:
                 self._start_keeper(theirs.fileno(), seed)
             self.keeper_pid = self.ask("ready", timeout_s=60)["pid"]
@@ -125,7 +126,8 @@ class Session:
                 self._control.send(json.dumps({"id": 0, "op": "close"}).encode())
             self._control.close()
         self._bury_keeper()
-        self._log.close()
+        if self._log:
+            self._log.close()
 
     def _bury_keeper(self) -> None:
         """Wait for its end. If it was killed, its children died with it, but their children and the folder are left."""
@@ -135,7 +137,7 @@ class Session:
             except subprocess.TimeoutExpired:
                 self._keeper.kill()
                 self._keeper.wait(5)
-        if self.folder.exists():
+        if os.path.exists(self.folder):
             end_processes(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
 

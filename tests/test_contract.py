@@ -75,6 +75,28 @@ def _zookeeper_get(client):
     return client.get("/k")[0].decode() if client.exists("/k") else None
 
 
+def _rabbitmq(client):
+    channel = client.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("k", durable=True, arguments={"x-max-length": 1})
+    return channel
+
+
+def _rabbitmq_put(client, text):
+    from pika import BasicProperties
+
+    with _rabbitmq(client) as channel:
+        channel.basic_publish("", "k", text.encode(), BasicProperties(delivery_mode=2))
+
+
+def _rabbitmq_get(client):
+    with _rabbitmq(client) as channel:
+        method, _, body = channel.basic_get("k")
+        if method:
+            channel.basic_nack(method.delivery_tag, requeue=True)
+        return body and body.decode()
+
+
 SERVERS = [
     Row("redis", ("redis-server",), _redis, lambda r, text: r.set("k", text), lambda r: r.get("k")),
     Row("postgres", ("postgres",), lambda lab: lab.postgres(), _postgres_put, _postgres_get, one_request=False),
@@ -82,6 +104,13 @@ SERVERS = [
     Row(
         "zookeeper", ("zookeeper", "java"), lambda lab: lab.zookeeper(), _zookeeper_put, _zookeeper_get,
         lambda client: client.stop(), {"timeout": 2.0}, one_request=False,
+    ),
+    pytest.param(
+        Row(
+            "rabbitmq", ("rabbitmq-server",), lambda lab: lab.rabbitmq(), _rabbitmq_put, _rabbitmq_get,
+            one_request=False,
+        ),
+        marks=pytest.mark.long,  # each start takes seconds
     ),
 ]  # fmt: skip
 

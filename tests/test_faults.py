@@ -353,7 +353,7 @@ def test_an_error_while_healing_does_not_replace_the_cell_s_own(lab, store, caps
     with pytest.raises(ZeroDivisionError), lab.run("raises"):
         lab.pause(store)
         os.kill(store.pid, 9)
-        lab.until("it is gone", lambda: not alive(store.pid))
+        lab.until("the keeper saw it go", lambda: not lab._session.ask("poll", pid=store.pid)["alive"])
         raise ZeroDivisionError
     assert (
         f"(frozen of {store.name} could not be healed: {store.name} is not running any more." in capsys.readouterr().out

@@ -91,7 +91,7 @@ def pid_in(path) -> int:
 # -- the kernel dies
 
 
-@pytest.mark.parametrize("round", range(5))
+@pytest.mark.parametrize("round", [*range(5), *(pytest.param(n, marks=pytest.mark.long) for n in range(5, 50))])
 def test_kill_9_of_the_kernel_leaves_nothing(round):
     """Twenty kernels, four at a time, with servers and workers busy, frozen, held, watching, and a daemon."""
     with contextlib.ExitStack() as stack:

@@ -20,6 +20,8 @@ import redis
 from labkit import Lab, LabError, check, recall
 from labkit.check import VIOLATED
 
+pytest_plugins = ["told"]
+
 recipes = recall("01-locks")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions are
 
@@ -155,7 +157,7 @@ class Step:
         return self.fault == "freeze" and self.mark in ("read", "has thought")
 
 
-MARKS = ("holds", "read", "has thought", "wrote", "gives it back")
+MARKS = ("holds", "read", "read", "has thought", "has thought", "wrote", "gives it back")
 FAULTS = ("freeze", "freeze", "kill", "cut", "replies cut", "late")
 
 
@@ -186,7 +188,8 @@ class Outcome:
 
     @property
     def split(self) -> bool:
-        return any(step.splits for step in self.struck)
+        """The last fault was a sleep between look and write, and another one wrote meanwhile."""
+        return self.struck[-1:] == plan(self.seed)[-1:] and self.struck[-1].splits
 
 
 def play(lab, servers, seed: int, kind: str) -> Outcome:
@@ -261,11 +264,19 @@ def of(outcomes, kind: str) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.kind == kind]
 
 
+def test_what_came_of_the_plans_is_told(outcomes, record_property):
+    for kind in KINDS:
+        ours = of(outcomes, kind)
+        wrong, split = sum(not o.right for o in ours), sum(o.split for o in ours)
+        record_property("told", f"01, {kind}: of {len(ours)} plans {split} let a holder sleep on, {wrong} did harm")
+    assert {o.seed for o in outcomes} == set(range(PLANS))
+
+
 def test_the_same_seed_makes_the_same_plan_and_plans_differ():
     assert [plan(seed) for seed in range(PLANS)] == [plan(seed) for seed in range(PLANS)]
     steps = [step for seed in range(PLANS) for step in plan(seed)]
     assert {step.fault for step in steps} == set(FAULTS) and {step.mark for step in steps} == set(MARKS)
-    assert sum(plan(seed)[0].splits for seed in range(PLANTED_PLANS)) >= 5
+    assert sum(plan(seed)[-1].splits for seed in range(PLANTED_PLANS)) >= 10
 
 
 @pytest.mark.parametrize("kind", ["fenced", "conditional"])
@@ -274,14 +285,14 @@ def test_a_resource_that_checks_is_never_wrong(outcomes, kind):
     assert len(ours) == PLANS
     assert [o for o in ours if not o.right or o.stuck] == []
     assert [o for o in ours if o.order.status == VIOLATED] == []
-    assert sum(o.split for o in ours) > 20, "the plans hardly ever made two holders"
+    assert sum(o.split for o in ours) >= 15, "the plans hardly ever made two holders"
     assert min(o.writes for o in ours) > 0
 
 
 def test_a_resource_that_does_not_check_is_wrong_whenever_a_holder_sleeps_over_its_write(outcomes):
     ours = of(outcomes, "unchecked")
     split = [o for o in ours if o.split]
-    assert len(split) > 20
+    assert len(split) >= 15
     assert [o for o in split if o.right] == []
     assert [o for o in ours if o.stuck] == []
 
@@ -290,6 +301,7 @@ def test_the_checks_see_the_planted_fault(outcomes):
     ours = of(outcomes, "planted")
     split = [o for o in ours if o.split]
     assert len(ours) == PLANTED_PLANS and len(split) >= 5
+    assert sum(o.right for o in ours) >= 5, "even the plans without a sleep between look and write did harm"
     assert [o for o in split if o.right] == []
     assert [o for o in split if o.order.status != VIOLATED] == []
 
