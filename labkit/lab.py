@@ -98,9 +98,9 @@ class Lab(Faults, Replication, Peers):
 
     # -- nodes
     def redis(self, n=1, *, replicas=0, sentinels=0, cluster=0, config: dict | None = None, down_after_ms=500):
-        """One Redis; or a list to unpack: n independent ones; primary, *replicas; primary, *replicas, *sentinels; a Cluster.
+        """One Redis; or a list to unpack: n alone; primary, *replicas; primary, *replicas, *sentinels; a Cluster.
 
-        cluster -- how many members: 3 primaries, or an even number from 6 on, first the primaries, then a replica of each.
+        cluster -- how many members: 3 primaries, or an even number from 6 on: the primaries, then a replica of each.
         config -- settings as redis.conf names them, e.g. {"maxmemory": "4mb", "appendonly": "yes"}; not for Sentinels.
         down_after_ms -- how long a primary may be silent before a Sentinel holds it for down.
         """

@@ -103,7 +103,7 @@ class Local:
         return ServerDied(
             f"{node.name} {how}.",
             "Its last words: " + (" / ".join(lines) or "none") + ".",
-            f"Look at the options given to it ({node.options.get('config') or 'none'}), or run: python -m labkit doctor",
+            f"Look at its options ({node.options.get('config') or 'none'}), or run: python -m labkit doctor",
         )
 
     def _reserve(self, node_name: str, purpose: str) -> int:

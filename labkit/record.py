@@ -70,7 +70,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time on a lane. how: 'ended', 'died' (its process ended first) or 'open' (the record ended first)."""
+    """A stretch of time on a lane. how: 'ended', 'died' (its process ended first), 'open' (the record ended first)."""
 
     lane: str
     name: str
@@ -122,7 +122,9 @@ class Timeline:
             rows.append((t, pid, number, lane, kind, name, data))
         rows.sort(key=lambda row: row[:3])
         zero = rows[0][0] if rows else 0
-        events = tuple(Event((t - zero) / 1e9, lane, kind, name, data, pid) for t, pid, _, lane, kind, name, data in rows)
+        events = tuple(
+            Event((t - zero) / 1e9, lane, kind, name, data, pid) for t, pid, _, lane, kind, name, data in rows
+        )
         told = [e.data["title"] for e in events if _names_the_run(e)]
         return cls(events, title or (told[0] if told else ""))
 

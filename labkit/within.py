@@ -56,7 +56,7 @@ class Within:
         self._stop_here(name)
 
     def note(self, name: str, **data) -> None:
-        """Like `mark`, but no stopping point: for a helper thread of the worker, which must not wait for the experiment."""
+        """Like `mark`, but no stopping point: for a worker's helper thread, which must not wait for the experiment."""
         self._recorder.add(self.name, "mark", name, **data)
 
     def begin(self, name: str, **data) -> int:

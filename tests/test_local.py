@@ -146,7 +146,7 @@ def test_a_driver_of_another_name(capsys):
 def test_a_server_that_crashed_by_itself_is_told_at_the_next_verb(lab, store):
     pid = store.pid
     os.kill(pid, 9)
-    eventually(lambda: not alive(pid), "it is gone")
+    eventually(lambda: state(pid) == "", "the keeper saw it go")
     with pytest.raises(ServerDied, match="is not running any more") as died:
         lab.pause(store)
     assert three_lines(died)

@@ -622,7 +622,7 @@ def test_one_that_has_come_to_its_end_cannot_be_touched(lab, run, verb):
     a = lab.worker("A", steps)
     a.join()
     b = lab.worker("B", steps).start()  # done as well, and nobody has joined it
-    eventually(lambda: not alive(b.pid), "B's process has ended")
+    eventually(lambda: state(b.pid) == "", "the keeper saw B's process end")
     lab.kill(c := lab.worker("C", works).run_to("here"))
     for worker, how in ((a, "done"), (b, "done"), (c, "killed")):
         with pytest.raises(LabError, match=rf"{worker.name} has come to its end already \({how}\)") as told:

@@ -1,0 +1,13 @@
+"""The linter's word is part of the suite."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_ruff_finds_nothing():
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "."], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
