@@ -114,7 +114,7 @@ TABLE: dict[str, Program] = {
         Program("java", "Java", ("java",), _asked("-version"), "11", ("default-jre-headless",), ("03", "05", "11")),
         Program(
             "zookeeper", "ZooKeeper", ("/usr/share/java/zookeeper-[0-9]*.jar",), _in_path, "3.5",
-            ("libzookeeper-java",), ("03", "11"),
+            ("libzookeeper-java", "default-jre-headless"), ("03", "11"),
         ),
         Program(
             "postgres", "PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), _asked("--version"), "13",
