@@ -44,6 +44,8 @@ test-browser: setup
 	@$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 run: setup
+	@$(if $(NN),:,$(say) "Which notebook? None was named." "make takes it as a variable." \
+	  "Type its number: make run NN=01    (shortened times: make run NN=01 ARGS=--quick)"; exit 1; })
 	@$(PY) -m labkit run $(NN) $(ARGS)
 
 doctor: $(READY)

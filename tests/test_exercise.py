@@ -92,12 +92,21 @@ def test_the_hint_stands_beside_a_not_yet_only(home, capsys):
     assert "Hint" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("id", ["1.1", "01", "01.a", "../01.1", "01.1 ", ""])
+@pytest.mark.parametrize("id", ["1.1", "01", "01.a", "01ab.1", "../01.1", "01.1 ", ""])
 def test_an_id_of_another_form_is_refused(id, home):
     with pytest.raises(LabError) as error:
         exercise.attempt(id, lambda: True)
     three_lines(error)
     assert not home.exists()
+
+
+def test_a_chapter_in_two_parts_counts_the_exercises_of_each(home, capsys):
+    exercise.attempt("07a.1", lambda: True)
+    exercise.attempt("07b.1", lambda: True)
+    notes.progress()
+    lines = capsys.readouterr().out.splitlines()
+    for part in ("07a", "07b"):
+        assert any(line.strip().startswith(f"{part}-") and line.endswith(f"{part}.1") for line in lines), lines
 
 
 # -- notebooks

@@ -75,6 +75,8 @@ def in_time(nb: nbformat.NotebookNode, to: Path, most_s: float, tell) -> nbforma
     slowest = max(papers.code_cells(nb), key=seconds)
     line = f"{took_s:.0f} s, {crowded:.0%} of it crowded; its slowest cell {slowest.id} {seconds(slowest):.1f} s"
     tell("told", f"{to.stem}: {line}")
+    if lacking := executed.not_run_here(nb):
+        tell("told", f"{to.stem}: not run here: {', '.join(lacking)}")
     assert took_s <= most_s / (1 - crowded), line
     return nb
 
@@ -205,6 +207,11 @@ PLANTED = [
 def test_a_rule_finds_what_was_planted(rule, wanted, nb):
     found = list(rule(nb))
     assert any(wanted in finding for finding in found), found
+
+
+def test_a_claim_may_need_what_is_not_here():
+    excuse = printed("stdout") | {"text": "LOCK-15 is not run here: there is no compiler\n"}
+    assert list(executed.claims(clean_run(claim=[excuse]))) == []
 
 
 @pytest.mark.parametrize("rule", executed.RULES, ids=lambda rule: rule.__name__)

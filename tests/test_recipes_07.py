@@ -248,7 +248,7 @@ def test_expire_on_each_request_shuts_a_steady_client_out_and_on_the_first_it_do
 
 
 # -- concurrent processes, on the server's own clock, which steps
-SHORT_MS, PAIRS = 250, 12
+SHORT_MS, PAIRS = 500, 12
 CLOCKED = {
     "log": (limiters.Log, (), False),
     "counter and one more": (limiters.SmallWindows, (10, 1), False),
@@ -304,7 +304,7 @@ def test_processes_keep_a_common_limit_on_a_clock_that_steps(lab, name, jumps_s,
     told, for_ever = clocked(lab, lab.redis(), name, [jump for jump in jumps_s if jump])
     verdicts = [check.within_limit(one, bound, SHORT_MS / 1000, fixed=CLOCKED[name][2]) for one in told]
     assert [verdict for verdict in verdicts if not verdict.ok] == []
-    assert sum(len(one.marks("refused")) for one in told) > 50, "there was hardly anything to refuse"
+    assert sum(len(one.marks("refused")) for one in told) > 20, "there was hardly anything to refuse"
     assert for_ever == []
 
 
@@ -377,7 +377,7 @@ def test_threads_share_a_local_bucket_exactly():
 
 def test_a_guarded_limiter_goes_on_without_redis_and_returns_by_itself(lab):
     node = lab.redis()
-    log = limiters.Log(node.client(timeout_s=0.2), "limit", 5, 60_000)
+    log = limiters.Log(node.client(timeout_s=2), "limit", 5, 60_000)
     asked_locally = []
 
     def otherwise():
