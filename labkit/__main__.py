@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
     run = commands.add_parser("run", help="run one notebook from top to bottom")
     run.add_argument("notebook", help="its number or name: 00, 01-locks")
-    run.add_argument("--driver", default="auto", choices=("auto", "local"), help="how servers are started: local, or auto (default)")
+    run.add_argument("--driver", default="auto", choices=("auto", "local"), help="how servers are started")
     run.add_argument("--quick", action="store_true", help="shortened times")
     run.set_defaults(do=_run)
 
