@@ -122,7 +122,7 @@ TABLE: dict[str, Program] = {
         ),
         Program(
             "rabbitmq-server", "RabbitMQ", ("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",),
-            _in_path, "3.9", ("rabbitmq-server",), ("04", "05"),
+            _in_path, "3.9", ("rabbitmq-server",), ("04", "05", "06"), needed=True,
         ),
         Program("nginx", "nginx", ("nginx",), _asked("-v"), "1.18", ("nginx",), ("07", "08"), needed=True),
     )

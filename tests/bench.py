@@ -1,7 +1,7 @@
 """`make bench`: how fast the laboratory is, beside the floor (the bare program, same flags) and its peers.
 
 Everything is measured in this one run, in turns (A B C A B C …), and told as medians and ratios: a single figure on a
-shared machine is noise. Peers are measured where they are installed: pip install -e ".[bench]".
+shared machine is noise. Peers are measured where they are installed: pip install pifpaf pytest-redis.
 """
 
 import contextlib
