@@ -5,7 +5,7 @@ PY := .venv/bin/python
 # An environment that was moved with its folder is made ready again.
 READY := .venv/ready-$(shell pwd -P | cksum | cut -d' ' -f1)
 
-.PHONY: setup setup-kafka servers lab test test-long test-browser bench run doctor clean
+.PHONY: setup setup-kafka servers lab test test-docker test-long test-browser bench run doctor league clean
 .DEFAULT_GOAL := lab
 
 setup: $(READY)
@@ -25,6 +25,10 @@ test: servers
 
 bench: servers
 	@$(PY) tests/bench.py
+
+# The same on containers: with the engine that answers, else with one of its own that is stopped at the end.
+test-docker: $(READY)
+	@$(PY) docker/test.py $(ARGS)
 
 test-long: servers
 	@$(PY) -m pytest -m long $(ARGS)
@@ -50,6 +54,10 @@ run: setup
 
 doctor: $(READY)
 	@$(PY) -m labkit doctor $(ARGS)
+
+# Every lock of the course in one storm of faults, for ten minutes; ARGS="--minutes 60 --seed 8" for another one.
+league: servers
+	@$(PY) -m labkit league $(ARGS)
 
 clean: $(READY)
 	@$(PY) -m labkit clean

@@ -21,6 +21,9 @@ _HOMES = {
     "expect": "notes",
     "recall": "notes",
     "claims_table": "notes",
+    "keep_rows": "notes",
+    "kept_rows": "notes",
+    "table": "notes",
     "progress": "notes",
     "attempt": "exercise",
 }

@@ -1,4 +1,4 @@
-"""The command line: python -m labkit setup | lab | run | doctor | clean."""
+"""The command line: python -m labkit setup | lab | run | doctor | league | clean."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ def _setup_kafka(args) -> int:
 def _lab(args) -> int:
     from . import serve
 
-    return serve.main()
+    return serve.main(args.port, args.ip)
 
 
 def _run(args) -> int:
@@ -45,6 +45,12 @@ def _doctor(args) -> int:
     from . import doctor
 
     return doctor.main(as_json=args.json)
+
+
+def _league(args) -> int:
+    from .league import season
+
+    return season.main(args.minutes, args.seed, args.lock)
 
 
 def _clean(args) -> int:
@@ -66,17 +72,25 @@ def main(argv: list[str] | None = None) -> int:
     kafka.set_defaults(do=_setup_kafka)
 
     lab = commands.add_parser("lab", help="open the course in JupyterLab")
+    lab.add_argument("--port", type=int, default=8888, help="or, if that is taken, the next one that is free")
+    lab.add_argument("--ip", default="127.0.0.1", help="where it listens: 0.0.0.0 in a container, never elsewhere")
     lab.set_defaults(do=_lab)
 
     run = commands.add_parser("run", help="run one notebook from top to bottom")
     run.add_argument("notebook", help="its number or name: 00, 01-locks")
-    run.add_argument("--driver", default="auto", choices=("auto", "local"), help="how servers are started")
+    run.add_argument("--driver", default="auto", choices=("auto", "docker", "local"), help="how servers are started")
     run.add_argument("--quick", action="store_true", help="shortened times")
     run.set_defaults(do=_run)
 
     doctor = commands.add_parser("doctor", help="what this machine has and what it lacks")
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.set_defaults(do=_doctor)
+
+    league = commands.add_parser("league", help="let every lock of the course play in one storm of faults")
+    league.add_argument("--minutes", type=float, default=10, help="rounds begin for so long (default: 10)")
+    league.add_argument("--seed", type=int, default=7, help="of the storm (default: 7)")
+    league.add_argument("--lock", action="append", default=[], help="only this one, by a part of its name; repeatable")
+    league.set_defaults(do=_league)
 
     clean = commands.add_parser("clean", help="remove what a crash left behind")
     clean.set_defaults(do=_clean)

@@ -1,7 +1,8 @@
-"""`make clean`: removes what a crash left, folders and processes, and nothing else.
+"""`make clean`: removes what a crash left, folders, processes and containers, and nothing else.
 
 A keeper holds a lock on a file in its lab's folder as long as it lives. So a folder whose lock is free is a leftover,
-and so is a process of a session (see `session_of`) that has neither a folder nor a keeper. No name tells anything.
+and so is a process of a session (see `session_of`) that has neither a folder nor a keeper. Containers, volumes and
+networks bear labels that tell whose they are. No name tells anything.
 """
 
 import contextlib
@@ -11,14 +12,16 @@ import shutil
 import time
 from pathlib import Path
 
-from .session import LOCK, end_processes, is_session, scratch, session_of
+from . import drivers
+from .errors import LabError
+from .session import LOCK, end_processes, is_session, scratch, session_of, this_machine
 
 _YOUNG_S = 60.0  # a folder without its lock may belong to a lab that is being made right now
 
 
 def clean() -> list[str]:
     """Remove this user's leftovers below `scratch()`. Returns what was done, in words, a line each."""
-    told = []
+    told = _containers()
     for folder in _folders():
         if not _in_use(folder):
             told += _end(folder)
@@ -56,6 +59,35 @@ def _in_use(folder: Path) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def _containers() -> list[str]:
+    """Remove the containers of dead sessions. Where no engine is, there are none."""
+    if not drivers.engine_expected():
+        return []
+    from .engine import Engine  # its SDK takes a quarter of a second to import
+
+    try:
+        engine = Engine()
+        return [
+            line for session, labels in engine.sessions().items() if _is_dead(engine, labels)
+            for line in engine.remove(session)
+        ]  # fmt: skip
+    except LabError as error:
+        return [f"could not look for containers: {error.what}"]
+
+
+def _is_dead(engine, labels: dict[str, str]) -> bool:
+    """Of a session that we can judge: of a lab container that is gone, or a lab of this user in this place."""
+    inside, folder = labels["labkit.inside"], Path(labels["labkit.folder"])
+    if inside != (engine.own_container() or ""):
+        return bool(inside) and not engine.runs(inside)
+    if not is_session(folder.name) or folder.parent != scratch() or labels["labkit.user"] != str(os.getuid()):
+        return False
+    there, here = labels["labkit.machine"].split(), this_machine().split()
+    if there != here:  # an earlier boot; or a namespace of this one, whose folders we may not see
+        return there[0] != here[0]
+    return not folder.exists() or not _in_use(folder)
 
 
 def _without_folder() -> set[Path]:

@@ -11,7 +11,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import programs
+from . import drivers, programs, servers
+from .errors import LabError
 from .session import home, scratch
 
 _LEAST_PYTHON = (3, 11)
@@ -140,7 +141,28 @@ def file_system(path: Path) -> str:
 def _drivers() -> list[Finding]:
     missing = [program.title for program in programs.missing() if "00" in program.chapters]
     text = f"needs {', '.join(missing)}" if missing else "servers as processes of this machine"
-    return [Finding("driver", "local", text, not missing, vital=True, todo="make setup" if missing else "")]
+    return [
+        Finding("driver", "local", text, not missing, vital=True, todo="make setup" if missing else ""),
+        _docker(),
+    ]
+
+
+def _docker() -> Finding:
+    """The engine, and which images it has of those that the labs are made of."""
+    if not drivers.engine_expected():
+        return Finding("driver", "docker", "no container engine (the course runs without)", False)
+    from .containers import image_of
+    from .engine import Engine
+
+    try:
+        engine = Engine()
+        images = {image_of(servers.of(kind)) for kind in servers.kinds()}
+        lacking = sorted(image for image in images if not engine.has_image(image))
+    except LabError as error:
+        return Finding("driver", "docker", error.what, False, todo=error.todo)
+    text = f"engine {engine.version}, {len(images) - len(lacking)} of {len(images)} images"
+    todo = f"docker pull {lacking[0]}    (also: {', '.join(lacking[1:])})" if lacking else ""
+    return Finding("driver", "docker", text, not lacking, todo=todo)
 
 
 def main(as_json: bool = False) -> int:

@@ -3,7 +3,7 @@
 Single-threaded on purpose: a child asked to die with its parent (PDEATHSIG) dies with the *thread* that made it, and
 the keeper's only thread lives as long as the keeper. When the kernel's pipe closes, when the kernel ends, or on any
 error here, every child is killed, stopped ones and re-parented ones too (the keeper is a subreaper), and the
-folder removed. A pid is safe to signal here, as only the keeper reaps it.
+containers and the folder removed. A pid is safe to signal here, as only the keeper reaps it.
 """
 
 import contextlib
@@ -18,7 +18,9 @@ import sys
 import time
 
 from . import links, servers, within
+from .processes import descendants, stat_of, stop_all, stopped
 from .record import LAB, Recorder
+from .session import remove_containers
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
@@ -38,6 +40,7 @@ class Keeper:
         self.kernel = os.pidfd_open(kernel_pid)
         self.children: dict[int, dict] = {}  # pid -> name and kind, until reaped
         self.codes: dict[int, int] = {}  # pid -> wait status, once reaped
+        self.engine: str | None = None  # where the container engine listens, once the session uses one
         self.wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -77,6 +80,10 @@ class Keeper:
     def _do_ready(self, ask, fds):
         return {"pid": os.getpid()}
 
+    def _do_engine(self, ask, fds):
+        self.engine = ask["url"]
+        return {}
+
     def _do_worker(self, ask, fds):
         sock = socket.socket(fileno=os.dup(fds[0]))
         pid = self._fork(
@@ -108,34 +115,20 @@ class Keeper:
             return {"gone": True}
         whole = [pid]
         if ask.get("tree"):
-            whole = self._stop_all(pid) if number != signal.SIGCONT else [pid, *_descendants(pid)]
+            whole = stop_all(pid) if number != signal.SIGCONT else [pid, *descendants(pid)]
         for one in whole[::-1]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, number)
-        want = {signal.SIGSTOP: _stopped, signal.SIGKILL: self._gone}.get(number)
+        want = {signal.SIGSTOP: stopped, signal.SIGKILL: self._gone}.get(number)
         deadline = time.monotonic() + 2
         while want and not all(map(want, whole)) and time.monotonic() < deadline:
             time.sleep(0.0001)
         self._reap()
         return {"gone": pid not in self.children}
 
-    def _stop_all(self, root: int) -> list[int]:
-        """Stop a process and all below it, until a second look finds nobody who was born during the first."""
-        deadline, stopped = time.monotonic() + 2, []
-        while time.monotonic() < deadline:
-            whole = [root, *_descendants(root)]
-            if whole == stopped:
-                break
-            moving = [pid for pid in whole if not _stopped(pid)]
-            for pid in moving:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-            stopped = [] if moving else whole
-        return whole
-
     def _gone(self, pid: int) -> bool:
         self._reap()
-        return _stat(f"/proc/{pid}/stat") is None
+        return stat_of(f"/proc/{pid}/stat") is None
 
     def _do_poll(self, ask, fds):
         self._reap()
@@ -182,13 +175,13 @@ class Keeper:
                     self.recorder.add(LAB, "note", "exit", who=child["name"], of=child["kind"], pid=pid, how=how)
 
 
-def _end_everything(folder: str) -> None:
-    """Kill all descendants, again and again until there are none; then remove the folder."""
+def _end_everything(folder: str, engine: str | None) -> None:
+    """Kill all descendants, again and again until there are none; then remove the containers, and the folder last."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for _ in range(200):
-        below = _descendants(os.getpid())
+        below = descendants(os.getpid())
         if not below:
             break
         for pid in below:  # parents first: PostgreSQL's would make new children, and shared memory that outlives them
@@ -198,6 +191,8 @@ def _end_everything(folder: str) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.005)
+    if engine:
+        remove_containers(engine, os.path.basename(folder))
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -208,46 +203,15 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _stat(path: str) -> tuple[str, int] | None:
-    """(state, parent's pid) of a process or thread, None when it is gone."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[1])
-
-
-def _stopped(pid: int) -> bool:
-    """Every thread of it stands still (or it is a zombie)."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return True
-    states = [_stat(f"/proc/{pid}/task/{thread}/stat") for thread in threads]
-    return all(state is None or state[0] in "TtZX" for state in states)
-
-
-def _descendants(root: int) -> list[int]:
-    """Pids of all processes below root, parents before children. Zombies count: they must be reaped."""
-    below: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _stat(f"/proc/{entry}/stat")):
-            below.setdefault(stat[1], []).append(int(entry))
-    found, level = [], [root]
-    while level:
-        level = [child for parent in level for child in below.get(parent, ())]
-        found += level
-    return found
-
-
 def main(control: str, lock: str, folder: str, record: str, seed: str, kernel_pid: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    keeper = None
     try:
-        Keeper(socket.socket(fileno=int(control)), int(lock), folder, record, int(seed), int(kernel_pid)).run()
+        keeper = Keeper(socket.socket(fileno=int(control)), int(lock), folder, record, int(seed), int(kernel_pid))
+        keeper.run()
     finally:
-        _end_everything(folder)
+        _end_everything(folder, keeper and keeper.engine)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 
-from . import local, servers
+from . import drivers, servers
 from .errors import LabError, WaitError
 from .faults import Faults
 from .node import Node
@@ -71,7 +71,8 @@ class Run:
 class Lab(Faults, Replication, Peers):
     """One laboratory: a driver, its nodes, its faults. Make one a notebook; a new one of the same name closes the old.
 
-    driver -- "auto" or "local". seed -- makes `random` in the workers repeat.
+    driver -- "docker" (containers), "local" (processes) or "auto": docker where its engine and images are, else local.
+    seed -- makes `random` in the workers repeat.
     """
 
     def __init__(self, name: str = "lab", driver: str = "auto", seed: int = 7):
@@ -82,7 +83,7 @@ class Lab(Faults, Replication, Peers):
         self.name, self.seed, self.nodes, self.run_now = name, seed, [], None
         self._session = Session(name, seed)
         try:
-            self._driver = local.choose(driver, self._session)
+            self._driver = drivers.choose(driver, self._session)
         except BaseException:
             self._session.close()
             raise
@@ -152,9 +153,12 @@ class Lab(Faults, Replication, Peers):
         """One RabbitMQ. It takes some seconds to start. config -- settings as rabbitmq.conf names them."""
         return self._new_nodes("rabbitmq", ["single"], config=config or {})[0]
 
-    def kafka(self, *, config: dict | None = None) -> Node:
-        """One Kafka broker, if `make setup-kafka` was here. config -- settings as server.properties names them."""
-        return self._new_nodes("kafka", ["single"], config=config or {})[0]
+    def kafka(self, n: int = 1, *, config: dict | None = None):
+        """One Kafka broker, or n brokers to unpack, the first of which controls them. It takes `make setup-kafka`.
+
+        config -- settings as server.properties names them.
+        """
+        return self._new_members("kafka", n, False, config)
 
     def _new_members(self, kind: str, n: int, peer_links: bool, config: dict | None):
         if n < 1:

@@ -21,6 +21,7 @@ import socket
 from .errors import LabError
 from .wire import unix_address
 
+LOOPBACK = "127.0.0.1"
 CUTS = ("black hole", "reset", "replies")
 
 _CONNECTED, _REFUSED = b"\x05\x00\x00\x01" + bytes(6), b"\x05\x05\x00\x01" + bytes(6)
@@ -203,8 +204,8 @@ def serve(listener: socket.socket) -> None:
     asyncio.run(_serve(listener))
 
 
-async def _listen(protocol) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=512)
+async def _listen(at: str, protocol) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(protocol, at, 0, backlog=512)
 
 
 async def _serve(commands: socket.socket) -> None:
@@ -219,12 +220,14 @@ async def _serve(commands: socket.socket) -> None:
             if ask["op"] == "open":
                 link.host, link.port = ask["host"], ask["port"]
                 if not listener:
-                    listener = link.listener = await _listen(lambda link=link: _Pair(link, link.port).requests)
+                    listener = link.listener = await _listen(
+                        ask["at"], lambda link=link: _Pair(link, link.port).requests
+                    )
             elif ask["op"] == "proxy":
                 link.host = ask["host"]
                 if ask["who"] not in proxies:
                     ways: dict[int, _Link] = {}
-                    proxies[ask["who"]] = await _listen(lambda ways=ways: _Proxy(ways)), ways
+                    proxies[ask["who"]] = await _listen(ask["at"], lambda ways=ways: _Proxy(ways)), ways
                 listener, ways = proxies[ask["who"]]
                 ways.update(dict.fromkeys(ask["ports"], link))
             elif ask["op"] == "cut":
@@ -263,16 +266,19 @@ def _ask(path: str, **ask) -> dict:
         ) from None
 
 
-def open_link(path: str, who: str, node) -> int:
-    """The port on loopback of `who`'s way to `node` (anything with name, host and port)."""
-    return _ask(path, op="open", who=who, node=node.name, host=node.host, port=node.port)["port"]
+def open_link(path: str, who: str, node, *, at: str = LOOPBACK) -> int:
+    """The port of `who`'s way to `node` (anything with name, host and port); `at` -- the address where it begins."""
+    return _ask(path, op="open", who=who, node=node.name, host=node.host, port=node.port, at=at)["port"]
 
 
-def open_proxy(path: str, member, peers) -> int:
-    """The port on loopback of the proxy through which `member` reaches its peers, each over a link of its own."""
+def open_proxy(path: str, member, peers, *, at: str = LOOPBACK) -> int:
+    """The port of the proxy through which `member` reaches its peers, each over a link of its own.
+
+    Their ports, but for the clients', must differ: the proxy goes by these. `at` -- the address where it listens.
+    """
     for peer in peers:
         _, *ports = peer.ports.values()  # all but the clients'
-        port = _ask(path, op="proxy", who=member.name, node=peer.name, host=peer.host, ports=ports)["port"]
+        port = _ask(path, op="proxy", who=member.name, node=peer.name, host=peer.host, ports=ports, at=at)["port"]
     return port
 
 

@@ -7,59 +7,46 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
-from . import links, servers
+from . import servers
 from .clock import Clock, library
-from .errors import LabError, ServerDied
+from .driver import Driver
 from .session import Session
 
 _CLOCK_LINK = "clock.so"
 _IPC_RMID = 0
-_POWERS = ["pause", "kill", "restart", "cut", "delay", "cut_replication", "delay_replication", "isolate", "cut_peers"]
 
 
-class Local:
-    """Starts, freezes, wakes and ends server processes for one session."""
+class Local(Driver):
+    """Servers as processes of this machine."""
 
     name = "local"
 
     def __init__(self, session: Session):
-        self._session = session
+        super().__init__(session)
         self._reserved: dict[tuple[str, str], socket.socket] = {}
 
+    def _program(self, server) -> str:
+        return server.where()
+
+    def _give_address(self, node, server, together) -> None:
+        node.ports = {purpose: self._reserve(node.name, purpose) for purpose in server.ports}
+
     def start(self, nodes: list) -> None:
-        """Start nodes that belong together (again), wait until all serve. Raises ServerDied with the last log lines."""
-        server = servers.of(nodes[0].kind)
-        program = server.where()
-        new = [node for node in nodes if not node.ports]
-        for node in new:
-            node.ports = {purpose: self._reserve(node.name, purpose) for purpose in server.ports}
-        if new:
-            server.introduce(new)
-        for node in new if new and new[0].options.get("peer_links") else ():
-            peers = [peer for peer in new if peer is not node]
-            node.options["proxy"] = ("127.0.0.1", links.open_proxy(f"{self._session.folder}/links.sock", node, peers))
-        try:
-            for node in nodes:
-                self._launch(node, server, program)
-            self._wait(nodes, server, server.ready)
-            if new:
-                server.form(new)
-                self._wait(new, server, server.formed)
-        except BaseException:  # an interrupted cell leaves no half-made nodes behind either
-            for node in nodes:
-                self.kill(node)
-            raise
+        super().start(nodes)
         for node in nodes:
             _let_go_of_shared_memory(node.pid)
-            node.state = "running"
 
-    def _launch(self, node, server, program) -> None:
+    def _launch(self, nodes, server, program) -> None:
+        for node in nodes:
+            self._launch_one(node, server, program)
+
+    def _launch_one(self, node, server, program) -> None:
         folder = self._folder(node)
+        place = servers.Place(program, str(folder), new=not folder.exists())
         folder.mkdir(exist_ok=True, mode=0o711)
-        launch = server.launch(program, node, str(folder))
+        launch = server.launch(place, node)
         for path, text in launch.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True, mode=0o711)
             (folder / path).write_text(text, encoding="utf-8")
@@ -85,26 +72,8 @@ class Local:
         if done.returncode:
             raise self._died(node, f"could not be prepared ({Path(argv[0]).name} ended with {done.returncode})")
 
-    def _wait(self, nodes, server, ready) -> None:
-        deadline, looks = time.monotonic() + server.start_s, 0
-        waiting = list(nodes)
-        while waiting := [node for node in waiting if not ready(node)]:
-            looks += 1
-            if looks % 20 == 0:
-                for node in nodes:
-                    if not self._session.ask("poll", pid=node.pid)["alive"]:
-                        raise self._died(node, "ended while it was starting")
-            if time.monotonic() > deadline:
-                raise self._died(waiting[0], f"did not answer within {server.start_s:.0f} s")
-            time.sleep(0.0005)
-
-    def _died(self, node, how: str) -> ServerDied:
-        lines = [line for line in self.log(node).splitlines() if line.strip()][-3:]
-        return ServerDied(
-            f"{node.name} {how}.",
-            "Its last words: " + (" / ".join(lines) or "none") + ".",
-            f"Look at its options ({node.options.get('config') or 'none'}), or run: python -m labkit doctor",
-        )
+    def _lives(self, node) -> bool:
+        return self._session.ask("poll", pid=node.pid)["alive"]
 
     def _reserve(self, node_name: str, purpose: str) -> int:
         """A port that no other lab takes: held by a bound socket that does not listen, which the server's may join."""
@@ -130,9 +99,8 @@ class Local:
         if gone and number != signal.SIGKILL:
             raise self._died(node, "is not running any more")
 
-    def forget_data(self, node) -> None:
-        """Remove everything the (dead) node had on disk."""
-        servers.of(node.kind).forget(node)
+    def _discard(self, node) -> None:
+        self.kill(node)
         shutil.rmtree(self._folder(node), ignore_errors=True)
 
     def clock(self, node) -> Clock:
@@ -166,10 +134,7 @@ class Local:
         return "local processes"
 
     def can(self, power: str) -> bool:
-        """The powers of this driver; see the table in docs/design.md."""
-        if power == "clock":
-            return library() is not None
-        return power in _POWERS
+        return library() is not None if power == "clock" else super().can(power)
 
     def _folder(self, node) -> Path:
         return self._session.folder / node.name
@@ -191,14 +156,3 @@ def _let_go_of_shared_memory(pid: int) -> None:
         for _, shmid, _, _, maker, _, attached, *_ in [line.split() for line in table][1:]:
             if int(maker) == pid and int(attached):
                 ctypes.CDLL(None).shmctl(int(shmid), _IPC_RMID, None)
-
-
-def choose(driver: str, session: Session):
-    """The driver of a name; 'auto' takes what this machine has."""
-    if driver in ("auto", "local"):
-        return Local(session)
-    raise LabError(
-        f"There is no driver {driver!r}.",
-        "A driver is how servers are run; this laboratory knows 'local' (processes), and 'auto', which chooses.",
-        'Write Lab("name", driver="auto").',
-    )

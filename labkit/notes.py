@@ -30,6 +30,7 @@ from .session import home
 WIDGET = "application/vnd.jupyter.widget-view+json"
 CLAIM = "application/vnd.labkit.claim+json"
 CLAIMS, EXERCISES = "claims", "exercises"  # folders under home(): the learner's progress, a small file each
+ROWS = "rows"  # and what a chapter measured for the later ones
 OPINION = "opinion"
 EXPECTED = {"holds": "holds", "caveat": "holds, with a caveat", "wrong": "doubtful or wrong", OPINION: "an opinion"}
 OUTCOMES = {"holds": "holds, as measured here", "caveat": "holds, with a caveat", "wrong": "wrong, as measured here"}
@@ -113,7 +114,7 @@ def claims_table(chapter: str) -> None:
     """
     kept = progress_of(CLAIMS)
     rows = [(e.id, e.statement, EXPECTED[e.verdict], _measured(e, kept.get(e.id))) for e in ledger.of_chapter(chapter)]
-    _show_table(f"The claims of chapter {chapter}", ("claim", "what people say", "expected", "measured here"), rows)
+    table(f"The claims of chapter {chapter}", ("claim", "what people say", "expected", "measured here"), rows)
 
 
 def progress() -> None:
@@ -126,7 +127,7 @@ def progress() -> None:
         settled = [e.id for e in entries if e.id in kept and kept[e.id]["ok"] is not False]
         mine = [id for id in solved if id.split(".")[0] == chapter.split("-")[0]]
         rows.append((chapter, f"{len(settled)} of {len(entries)}", _list(settled), _list(mine)))
-    _show_table("Settled on this machine", ("chapter", "claims", "which", "exercises solved"), rows)
+    table("Settled on this machine", ("chapter", "claims", "which", "exercises solved"), rows)
 
 
 def _measured(entry, data: dict | None) -> str:
@@ -324,6 +325,30 @@ def progress_of(shelf: str) -> dict[str, dict]:
     return kept
 
 
+# -- what a chapter measured, for the later ones
+def keep_rows(chapter: str, rows: list[dict]) -> None:
+    """Save the rows of a chapter's table ("02-redlock-debate"), in place of those of its last run.
+
+    rows -- dictionaries of plain values: texts, numbers, True, False, None. Raises LabError for other values, and for
+    an unknown chapter.
+    """
+    ledger.of_chapter(chapter)
+    for row in rows:
+        if not isinstance(row, dict) or not all(isinstance(cell, str | Real | None) for cell in row.values()):
+            raise LabError(
+                f"This row cannot be kept: {_line(repr(row))[:200]}",
+                "A later chapter reads it from a file: a row is a dictionary of texts, numbers, True, False and None.",
+                'Write keep_rows(chapter, [{"fault": "freeze", "lock": "Redlock", "harm": True}]).',
+            )
+    keep(ROWS, chapter, {"rows": list(rows)})
+
+
+def kept_rows(chapter: str) -> list[dict]:
+    """What `keep_rows` saved of a chapter; [] when it has not run on this machine. LabError: an unknown chapter."""
+    ledger.of_chapter(chapter)
+    return progress_of(ROWS).get(chapter, {}).get("rows", [])
+
+
 # -- telling and showing
 def truth(value) -> bool | None:
     """A bool, also one of numpy's, as a bool; anything else is None."""
@@ -356,7 +381,8 @@ def block(label: str, lines: list[str], edge: str) -> str:
     return f'<div role="group" aria-label="{escape(label)}" style="{style}">{inside}</div>'
 
 
-def _show_table(caption: str, head: tuple, rows: list[tuple]) -> None:
+def table(caption: str, head: tuple, rows: list[tuple]) -> None:
+    """Show a table of texts; the first text of each row is its name."""
     text = [caption, *("  " + " | ".join(row) for row in [head, *rows])]
     left = 'style="text-align: left; vertical-align: top"'
     name = 'style="text-align: left; vertical-align: top; white-space: nowrap"'

@@ -110,11 +110,15 @@ TABLE: dict[str, Program] = {
             "cc", "C compiler", ("cc", "gcc", "clang"), _asked("--version"), "8", ("gcc", "libc6-dev"),
             ("01", "02", "07"), needed=True, works=("-E", "-x", "c", "-include", "time.h", "/dev/null"),
         ),
-        Program("etcd", "etcd", ("etcd",), _asked("--version"), "3.4", ("etcd-server",), ("03", "11")),
-        Program("java", "Java", ("java",), _asked("-version"), "11", ("default-jre-headless",), ("03", "05", "11")),
+        Program(
+            "etcd", "etcd", ("etcd",), _asked("--version"), "3.4", ("etcd-server",), ("02", "03", "11"), needed=True,
+        ),
+        Program(
+            "java", "Java", ("java",), _asked("-version"), "11", ("default-jre-headless",), ("02", "03", "05", "11"),
+        ),
         Program(
             "zookeeper", "ZooKeeper", ("/usr/share/java/zookeeper-[0-9]*.jar",), _in_path, "3.5",
-            ("libzookeeper-java", "default-jre-headless"), ("03", "11"),
+            ("libzookeeper-java", "default-jre-headless"), ("02", "03", "11"), needed=True,
         ),
         Program(
             "postgres", "PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres", "postgres"), _asked("--version"), "13",

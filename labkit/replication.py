@@ -198,7 +198,8 @@ class Replication:
             )
         if "round" not in replica.options:
             server = servers.of(replica.kind)
-            way = ("127.0.0.1", links.open_link(self._links, replica.name, primary))
+            here = self._driver.here
+            way = (here, links.open_link(self._links, replica.name, primary, at=here))
             server.follow(replica, *way)
             self.until(f"{replica.name} follows over a link", lambda: server.in_sync(replica))
             replica.options["round"] = (way, primary.name)

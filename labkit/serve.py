@@ -19,12 +19,24 @@ _SETTINGS = {  # of JupyterLab, where the learner has not chosen otherwise
 }
 
 
-def main(port: int = 8888) -> int:
+def main(port: int = 8888, ip: str = "127.0.0.1") -> int:
     """Serve the notebooks until Ctrl-C, on `port` or, if somebody has it, on the next that is free.
+
+    ip -- where it listens; another than loopback is for a container, whose ports only its owner can reach
 
     Raises LabError if JupyterLab cannot start, or does not answer on the link.
     """
     first = notebooks.find("00")
+    if not os.access(first, os.W_OK):
+        owner = first.stat()
+        print(
+            f"Your work will not be saved: {first.parent} belongs to user {owner.st_uid}, and this is user {os.geteuid()}.",
+            "Another user may have fetched the course; and in a container, a user is a number.",
+            f"Type: sudo chown -R {os.geteuid()} notebooks    Or: LAB_USER={owner.st_uid}:{owner.st_gid} docker compose up",
+            sep="\n",
+            file=sys.stderr,
+            flush=True,
+        )
     notebooks.private_settings()
     folder = Path(os.environ["JUPYTER_CONFIG_DIR"], "labconfig")
     folder.mkdir(exist_ok=True)
@@ -35,7 +47,7 @@ def main(port: int = 8888) -> int:
     server = LabApp.initialize_server(
         [
             f"--ServerApp.root_dir={notebooks.FOLDER}",
-            "--ServerApp.ip=127.0.0.1",
+            f"--ServerApp.ip={ip}",
             f"--ServerApp.port={port}",
             "--ServerApp.port_retries=100",
             f"--IdentityProvider.token={token}",

@@ -25,6 +25,7 @@ LOCK = "keeper.lock"  # held as long as a keeper lives: a folder whose lock is f
 _NAME = re.compile(PREFIX + r"[\w-]{1,24}-[0-9a-f]{8}", re.ASCII)
 _SCRATCH = "/var/tmp"
 _KEEP_RECORDS = 40
+_END_S, _END_WITH_CONTAINERS_S, _REMOVE_S = 5, 90, 60  # at most, of a keeper and of the removal in it
 
 
 def home() -> Path:
@@ -49,6 +50,7 @@ class Session:
         _prune(records)
         self.folder = scratch() / self.id
         self.closed, self._keeper, self._log = False, None, None
+        self._engine: str | None = None
         self._lock, self._ids = threading.Lock(), count(1)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -76,6 +78,11 @@ class Session:
             )  # fmt: skip
         finally:
             os.close(lock)
+
+    def use_engine(self, url: str) -> None:
+        """From here on the session may have containers at this engine: they are removed at its end, however it ends."""
+        self._engine = url
+        self.ask("engine", url=url)
 
     def ask(self, op: str, fds=(), timeout_s: float = 10.0, **what) -> dict:
         """One request, one answer. An answer that an interrupted request left behind is recognised by its id."""
@@ -133,13 +140,28 @@ class Session:
         """Wait for its end. If it was killed, its children died with it, but their children and the folder are left."""
         if self._keeper:
             try:
-                self._keeper.wait(5)
+                self._keeper.wait(_END_WITH_CONTAINERS_S if self._engine else _END_S)
             except subprocess.TimeoutExpired:
                 self._keeper.kill()
                 self._keeper.wait(5)
         if os.path.exists(self.folder):
             end_processes(self.folder)
+            if self._engine:
+                remove_containers(self._engine, self.id)
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def this_machine() -> str:
+    """One word for where a process's number means something: this boot of this machine, and this namespace of pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def remove_containers(engine: str, session: str) -> None:
+    """Remove what a session has at a container engine: in a process of its own, as the SDK is large."""
+    remove = [sys.executable, "-m", "labkit.engine", engine, session]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(remove, stdin=subprocess.DEVNULL, capture_output=True, timeout=_REMOVE_S)
 
 
 def session_of(pid: int) -> Path | None:

@@ -105,7 +105,7 @@ class Within:
     def address(self, node) -> tuple[str, int]:
         """(host, port) of this worker's own link to a node: the way that faults can cut or delay."""
         servers.of(node.kind).must_be_linked()
-        return "127.0.0.1", links.open_link(self._links_path, self.name, node)
+        return links.LOOPBACK, links.open_link(self._links_path, self.name, node)
 
     def client(self, node, *, direct: bool = False, timeout_s: float = 2.0, **options):
         """An ordinary client of the node's kind (redis.Redis for Redis), through this worker's own link.

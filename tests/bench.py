@@ -1,7 +1,7 @@
 """`make bench`: how fast the laboratory is, beside the floor (the bare program, same flags) and its peers.
 
 Everything is measured in this one run, in turns (A B C A B C …), and told as medians and ratios: a single figure on a
-shared machine is noise. Peers are measured where they are installed: pip install pifpaf pytest-redis.
+shared machine is noise. Peers are measured where they are installed: pip install pifpaf pytest-redis testcontainers.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Bare:
         for node in self.nodes:
             folder = Path(self.folder, node.name)
             folder.mkdir()
-            launch = self.server.launch(self.program, node, str(folder))
+            launch = self.server.launch(servers.Place(self.program, str(folder)), node)
             for path, text in launch.files.items():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_text(text)
@@ -70,9 +70,9 @@ class Bare:
 
 
 @contextlib.contextmanager
-def quiet_lab(name: str):
+def quiet_lab(name: str, driver: str = "local"):
     with contextlib.redirect_stdout(None):
-        lab = Lab(name)
+        lab = Lab(name, driver=driver)
     with lab:
         yield lab
 
@@ -88,11 +88,11 @@ def bare(kind: str, n: int = 1):
     return once
 
 
-def in_lab(make):
+def in_lab(make, driver: str = "local"):
     """Milliseconds for nodes in a lab that stands; they are ended afterwards, so that the machine stays as it was."""
 
     def once() -> float:
-        with quiet_lab("bench") as lab:
+        with quiet_lab("bench", driver) as lab:
             return timed(lambda: make(lab))
 
     return once
@@ -179,7 +179,12 @@ def table() -> list[tuple]:
 
 
 def main() -> int:
+    import bench_containers
+
     held, rows, rivals = True, table(), peers()
+    if bench_containers.here():
+        rows += bench_containers.rows()
+        rivals |= bench_containers.peers()
     taken = {(what, who): [] for what, _, against, *_ in rows for who in ("here", against)}
     taken |= {(what, name): [] for what, known in rivals.items() for name, _ in known}
     for number in range(ROUNDS):

@@ -1,4 +1,7 @@
-"""What holds for every test: no record of it lands in the course's own folder, and property tests repeat exactly."""
+"""What holds for every test: no record of it lands in the course's own folder, and property tests repeat exactly.
+
+`--driver docker` gives labs that do not ask for a driver by name containers instead of processes.
+"""
 
 import pytest
 from hypothesis import settings
@@ -6,6 +9,30 @@ from hypothesis import settings
 # No deadline: a shared machine makes any single example slow now and then.
 settings.register_profile("labkit", derandomize=True, database=None, deadline=None, max_examples=200)
 settings.load_profile("labkit")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--driver", default="local", choices=("local", "docker"), help="what driver='auto' stands for")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--driver") == "docker":
+        for item in items:
+            if item.get_closest_marker("local"):
+                item.add_marker(pytest.mark.skip("about servers that are processes"))
+
+
+@pytest.fixture(scope="session")
+def driver(request) -> str:
+    """The driver that this test session is about."""
+    return request.config.getoption("--driver")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def auto_driver(driver):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_DRIVER", driver)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

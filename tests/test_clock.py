@@ -225,6 +225,7 @@ def test_who_has_no_clock_of_its_own_is_unsupported_and_who_does_not_run_cannot_
             lab.set_clock(store, jump_s=1)
 
 
+@pytest.mark.local
 def test_without_a_compiler_all_works_but_the_clock(tmp_path, monkeypatch):
     programs_here = tmp_path / "bin"
     programs_here.mkdir()

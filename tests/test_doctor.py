@@ -56,7 +56,7 @@ def test_without_what_only_later_chapters_use(monkeypatch, capsys):
     monkeypatch.setattr(programs, "find", lambda name: here(name) if name == "redis-server" else None)
     code, report = findings(capsys)
     assert (code, report["ready"]) == (0, True)
-    assert "chapters 03" in named(report, "etcd")["found"] and not named(report, "etcd")["vital"]
+    assert "chapters 02" in named(report, "etcd")["found"] and not named(report, "etcd")["vital"]
 
 
 def test_packages_against_their_bounds(monkeypatch, capsys):

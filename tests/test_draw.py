@@ -554,3 +554,22 @@ def test_placed_labels_never_touch_and_no_leader_crosses_one(labels, rows, stric
                 assert not other.left + 1e-6 < x < other.left + other_wide
     if strict:
         assert overflow(labels, places, 500.0) <= 1e-6
+
+
+# -- trees
+TREE = ("Once?", "goal", {"no": "Take one Redis.", "yes": ("How many?", "n", {"< 5": "few", "> 5": "many"})})
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "not_said"),
+    [
+        (["no"], "Once?; no: Take one Redis.", "How many"),
+        (["yes", "> 5"], "Once?; yes: How many?; > 5: many", "few"),
+        (["yes", None], "yes: How many?; no answer: none of these takes this need", "few"),
+        ([], "no path is marked", "Once"),
+    ],
+)
+def test_a_tree_says_which_way_was_taken(path, said, not_said):
+    picture = draw.tree(TREE, path, title="Which lock")
+    assert said in picture.alt and not_said not in picture.alt and "· · " in picture.text
+    assert picture.text.count("→") == (len(path) + 1 if path else 0) and picture.svg().startswith("<svg")

@@ -240,6 +240,29 @@ def test_the_observer_misses_no_change_and_tells_revisions(lab):
     assert len({s.data["create_revision"] for s in owners}) == 2
 
 
+def queue_up(w, store):
+    client = w.client(store)
+    for name in "ABC":
+        client.put(f"lock/{name}", name)
+    client.delete("lock/B")  # it only waited
+    client.delete("lock/A")
+    client.put("lock/B", "B")
+    client.delete("lock/C")
+
+
+def test_of_keys_below_one_name_the_observer_tells_the_oldest(lab):
+    store = lab.etcd()
+    with lab.run("queue") as e:
+        lab.watch(store, "lock/")
+        lab.worker("A", queue_up, store).join()
+        lane = "lock/ (etcd-1 says)"
+        lab.until("all was seen", lambda: len(e.timeline.spans("owner", lane)) == 3)
+    owners = e.timeline.spans("owner", lane)
+    assert [s.data["owner"] for s in owners] == ["A", "C", "B"]
+    assert e.timeline.marks("written again", lane) == []
+    assert [s.how for s in owners[:2]] == ["ended", "ended"]
+
+
 def test_a_key_goes_with_its_lease(lab):
     store = lab.etcd()
     with store.client() as client:

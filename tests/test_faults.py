@@ -9,7 +9,7 @@ import redis
 from kernels import alive, state
 
 from labkit import Lab, LabError
-from labkit.keeper import _descendants
+from labkit.processes import descendants
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -133,10 +133,10 @@ def test_a_client_of_a_killed_node_is_disconnected_and_comes_back(lab, store, ru
 
 
 def test_a_killed_node_never_restarts_by_itself(lab, store, run):
-    before = set(_descendants(lab._session.keeper_pid))
+    before = set(descendants(lab._session.keeper_pid))
     lab.kill(store)
     lab.let_pass(0.1)
-    assert set(_descendants(lab._session.keeper_pid)) == before - {store.pid}
+    assert set(descendants(lab._session.keeper_pid)) == before - {store.pid}
 
 
 @pytest.mark.parametrize("data", ["kept", "lost"])

@@ -57,6 +57,7 @@ def receive(consumer, topic, n: int) -> list[str]:
     return [message and message.value().decode() for message in got]
 
 
+@pytest.mark.local
 def test_without_its_server_it_says_what_to_type(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     with Lab("none") as lab, pytest.raises(Unsupported, match="make setup-kafka") as error:
@@ -132,6 +133,28 @@ def test_a_restart_keeps_what_was_confirmed_or_loses_all(lab, broker):
     assert receive(broker.client().consumer(topic), topic, 1) == ["precious"]
     lab.restart(broker, data="lost")
     assert topic not in broker.client().admin().list_topics(timeout=20).topics
+
+
+@here
+def test_a_follower_goes_on_when_the_leader_dies_and_has_what_both_confirmed(lab):
+    first, second = lab.kafka(2)
+    admin = first.client().admin()
+    pair = NewTopic("pair", 1, replica_assignment=[[2, 1]], config={"min.insync.replicas": "1"})
+    admin.create_topics([pair])["pair"].result(20)
+
+    def in_sync():
+        place = admin.list_topics("pair", timeout=5).topics["pair"].partitions[0]
+        return place.leader, sorted(place.isrs)
+
+    lab.until("both have it", lambda: in_sync() == (2, [1, 2]), timeout_s=30)
+    assert send(second.client().producer({"acks": "all"}), "pair", "precious") == [None]
+    lab.kill(second)
+    lab.until("the follower leads", lambda: in_sync() == (1, [1]), timeout_s=30)
+    assert send(first.client().producer({"acks": "all"}), "pair", "alone") == [None]
+    consumer = first.client().consumer("onlooker")
+    consumer.assign([confluent_kafka.TopicPartition("pair", 0, 0)])
+    assert [consumer.poll(20).value() for _ in range(2)] == [b"precious", b"alone"]
+    consumer.close()
 
 
 @here

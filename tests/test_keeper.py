@@ -12,7 +12,7 @@ import pytest
 from kernels import Kernel, alive, eventually, gone, processes_of, state
 
 from labkit import Lab, LabError, WorkerError
-from labkit.keeper import _descendants
+from labkit.processes import descendants
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -364,7 +364,7 @@ def test_a_worker_that_ends_takes_nobody_along_and_a_daemon_ends_with_the_lab(tm
             a = lab.worker("A", leaves_a_daemon, str(tmp_path)).run_to("here")
             daemon = pid_in(tmp_path / "daemon")
             lab.kill(a)
-            assert alive(daemon) and daemon in _descendants(lab._session.keeper_pid)
+            assert alive(daemon) and daemon in descendants(lab._session.keeper_pid)
         assert store.client().ping()
     assert gone(lab._session.folder, [daemon, store.pid])
 

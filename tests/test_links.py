@@ -21,7 +21,7 @@ import pytest
 from kernels import eventually
 
 from labkit import Lab, LabError, links
-from labkit.keeper import _descendants
+from labkit.processes import descendants
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -467,7 +467,7 @@ def test_a_link_process_that_was_killed_is_told_in_three_lines():
 
     with Lab("no links") as lab:
         store = lab.redis()
-        os.kill(min(_descendants(lab._session.keeper_pid)), signal.SIGKILL)  # the keeper's first child
+        os.kill(min(descendants(lab._session.keeper_pid)), signal.SIGKILL)  # the keeper's first child
         eventually(lambda: [e for e in lab.timeline.events if e.data.get("of") == "links"], "its exit is recorded")
         with lab.run("cut"):
             a = lab.worker("A", dials, store)

@@ -1,10 +1,13 @@
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 from kernels import Kernel, alive, eventually, state
 
 from labkit import Lab, LabError, ServerDied, servers
+
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +83,9 @@ def test_one_of_several_that_dies_takes_the_others_along(lab, monkeypatch):
     """Nodes that belong together are all there, or none is."""
     launch, started = servers.of("redis").launch, []
 
-    def spoilt(program, node, folder):
+    def spoilt(place, node):
         started.append(node)
-        return launch(program if len(started) < 3 else "/bin/false", node, folder)
+        return launch(place if len(started) < 3 else replace(place, program="/bin/false"), node)
 
     monkeypatch.setattr(servers.of("redis"), "launch", spoilt)
     with pytest.raises(ServerDied):

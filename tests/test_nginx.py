@@ -8,7 +8,7 @@ import pytest
 from crash import processes_left
 
 from labkit import Lab, ServerDied, Unsupported, programs
-from labkit.keeper import _descendants
+from labkit.processes import descendants
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions are
 pytestmark = pytest.mark.skipif(not programs.find("nginx"), reason="nginx is not on this machine")
@@ -21,7 +21,7 @@ def lab():
 
 
 def family(node) -> list[int]:
-    return [node.pid, *_descendants(node.pid)]
+    return [node.pid, *descendants(node.pid)]
 
 
 def test_it_serves_files(lab):

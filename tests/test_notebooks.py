@@ -20,6 +20,7 @@ from papers import code, paper, text
 from labkit.exercise import ATTEMPT, with_solutions
 from labkit.notebooks import private_settings
 from labkit.notes import CLAIM
+from labkit.servers.kafka import VERSION
 from labkit.session import scratch
 
 pytest_plugins = ["told"]
@@ -29,30 +30,40 @@ MOST_QUICK_S = {"11-decisions": 90}  # of a whole notebook; 60 for the others
 MOST_FULL_S = 180
 MOST_CROWDED = 0.9
 KEPT = papers.FOLDER.parent / ".labkit" / "executed"
+JARS = KEPT.with_name(f"kafka-{VERSION}")
 
 
 # -- the notebooks
 @pytest.fixture
 def home(tmp_path):
-    """A LABKIT_HOME of its own, so that no notebook sees what another one left."""
+    """A LABKIT_HOME of its own, so that no notebook sees what another one left; Kafka, which is fetched, is lent."""
     with mock.patch.dict(os.environ, LABKIT_HOME=str(tmp_path / "home")):
         private_settings()
+        lend(JARS, tmp_path / "home")
         yield tmp_path / "home"
 
 
+def lend(folder: Path, home: Path) -> None:
+    if folder.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / folder.name).symlink_to(folder)
+
+
 @pytest.fixture
-def kept(tmp_path):
+def kept(tmp_path, driver):
     """The folder in which executed notebooks stay, to be looked at."""
+    folder = KEPT if driver == "local" else KEPT.with_name(f"executed-{driver}")
     try:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        return KEPT if os.access(KEPT, os.W_OK) else tmp_path
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder if os.access(folder, os.W_OK) else tmp_path
     except OSError:
         return tmp_path
 
 
 @pytest.mark.parametrize("path", papers.PATHS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, home, kept, record_property):
-    nb = in_time(prepared(path, QUICK=True), kept / path.name, MOST_QUICK_S.get(path.stem, 60), record_property)
+def test_a_notebook_runs(path, driver, home, kept, record_property):
+    nb = prepared(path, DRIVER=driver, QUICK=True)
+    nb = in_time(nb, kept / path.name, MOST_QUICK_S.get(path.stem, 60), record_property)
     passes(nb, home)
 
 
@@ -60,9 +71,9 @@ def test_a_notebook_runs(path, home, kept, record_property):
 @pytest.mark.timeout(2 * MOST_FULL_S + 300)
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 @pytest.mark.parametrize("path", papers.PATHS, ids=lambda path: path.stem)
-def test_a_notebook_runs_twice_in_one_kernel(path, quick, home, tmp_path, record_property):
+def test_a_notebook_runs_twice_in_one_kernel(path, quick, driver, home, tmp_path, record_property):
     most_s = MOST_QUICK_S.get(path.stem, 60) if quick else MOST_FULL_S
-    nb = in_time(twice(prepared(path, QUICK=quick)), tmp_path / path.name, 2 * most_s, record_property)
+    nb = in_time(twice(prepared(path, DRIVER=driver, QUICK=quick)), tmp_path / path.name, 2 * most_s, record_property)
     passes(nb, home)
 
 
@@ -91,7 +102,7 @@ def waited_s() -> float:
 
 def prepared(path: Path, **parameters) -> nbformat.NotebookNode:
     nb = load_notebook_node(with_solutions(nbformat.read(path, as_version=4)))
-    return parameterize_notebook(nb, {"DRIVER": "local", **parameters}, kernel_name="python3")
+    return parameterize_notebook(nb, parameters, kernel_name="python3")
 
 
 def twice(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:

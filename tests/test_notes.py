@@ -254,6 +254,25 @@ def test_progress_counts_claims_and_exercises_by_chapter(capsys):
     assert rows["02-redlock-debate"] == [f"0 of {len(of_chapter('02-redlock-debate'))}", "none yet", "none yet"]
 
 
+# -- rows for later chapters
+def test_rows_of_a_chapter_are_kept_and_replaced_and_a_chapter_that_did_not_run_has_none():
+    first = [{"fault": "freeze", "lock": "one Redis", "harm": True, "share": 0.5, "note": None}]
+    notes.keep_rows("02-redlock-debate", first)
+    assert notes.kept_rows("02-redlock-debate") == first
+    notes.keep_rows("02-redlock-debate", first[:0])
+    assert notes.kept_rows("02-redlock-debate") == notes.kept_rows("11-decisions") == []
+
+
+@pytest.mark.parametrize("rows", [[("freeze", True)], [{"harm": {True}}], [{"harm": TWO_HOLDERS}]])
+def test_rows_that_no_file_could_give_back_are_refused(rows):
+    with pytest.raises(LabError) as error:
+        notes.keep_rows("02-redlock-debate", rows)
+    assert "cannot be kept" in three_lines(error)[0]
+    for attempt in (lambda: notes.keep_rows("02-redlock", []), lambda: notes.kept_rows("02-redlock")):
+        with pytest.raises(LabError, match="02-redlock-debate"):
+            attempt()
+
+
 # -- predict
 def test_a_guess_in_plain_python_waits_for_nobody(capsys):
     guess = notes.predict("Who gets in?", "A", "B")

@@ -8,7 +8,7 @@ import pytest
 from crash import processes_left
 
 from labkit import Lab, Unsupported, WaitError, programs
-from labkit.keeper import _descendants, _stopped
+from labkit.processes import descendants, stopped
 from labkit.within import outcome_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions are
@@ -37,7 +37,7 @@ def left(node) -> int:
 
 
 def family(node) -> list[int]:
-    return [node.pid, *_descendants(node.pid)]
+    return [node.pid, *descendants(node.pid)]
 
 
 def uid_of(pid: int) -> int | None:
@@ -116,7 +116,7 @@ def test_a_pause_stops_every_process_of_it_also_while_new_ones_are_made(lab, sto
         lab.worker("A", connect_for_ever, stock).run_to("begins").start()
         for _ in range(5):
             lab.pause(stock)
-            assert all(_stopped(pid) for pid in family(stock))
+            assert all(stopped(pid) for pid in family(stock))
             lab.resume(stock)
         lab.pause(stock)
         b = lab.worker("B", take_one, stock, 2).start()
@@ -167,6 +167,7 @@ def test_rows_do_not_expire(lab, stock):
         lab.wait_gone(stock, "stock")
 
 
+@pytest.mark.local
 def test_nothing_is_left_after_close(lab, stock):
     pids = family(stock)
     assert shared_memory_of(pids)
@@ -184,6 +185,7 @@ def test_nothing_is_left_of_a_killed_kernel(tmp_path):
     assert not shared_memory_of([int(pid) for pid in pids.read_text().split()])
 
 
+@pytest.mark.local
 def test_labs_that_begin_at_once_share_one_template(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     code = (

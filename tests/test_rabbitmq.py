@@ -8,7 +8,7 @@ from crash import processes_left
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
 from labkit import Lab, LabError, programs
-from labkit.keeper import _descendants, _stopped
+from labkit.processes import descendants, stopped
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as a notebook's functions are
 pytestmark = pytest.mark.skipif(not programs.find("rabbitmq-server"), reason="RabbitMQ is not on this machine")
@@ -44,7 +44,7 @@ def length(broker) -> int:
 
 
 def family(node) -> list[int]:
-    return [node.pid, *_descendants(node.pid)]
+    return [node.pid, *descendants(node.pid)]
 
 
 def publish(channel, text="order"):
@@ -62,6 +62,7 @@ def test_it_serves_as_soon_as_it_is_there(broker):
     assert length(broker) == 0
 
 
+@pytest.mark.local
 def test_it_listens_on_loopback_only(broker):
     loopback = {"0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F"}
     ports = {f"{port:04X}" for port in broker.ports.values()}
@@ -134,7 +135,7 @@ def test_a_pause_stops_all_of_it(lab, broker):
         a = lab.worker("A", send, broker).run_to("connected")
         lab.watch(broker, "q")
         lab.pause(broker)
-        assert all(_stopped(pid) for pid in family(broker))
+        assert all(stopped(pid) for pid in family(broker))
         with pytest.raises(AMQPConnectionError):
             a.join()
         lane = "q (rabbitmq-1 says)"

@@ -12,9 +12,14 @@ pytest_plugins = ["told"]
 FINISHED = (
     "00-start-here",
     "01-locks",
+    "02-redlock-debate",
+    "03-consensus-locks",
+    "04-queues",
+    "05-streams",
     "06-sorted-sets",
     "07a-limiting-algorithms",
     "07b-limiting-in-production",
+    "11-decisions",
 )
 
 

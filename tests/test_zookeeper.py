@@ -108,6 +108,24 @@ def test_a_member_comes_back_with_its_data_and_without(lab):
     assert value(victim) == b"2"
 
 
+def move(w, members):
+    first, *others = members
+    client = w.client(first, also=[w.address(node) for node in others], timeout=10.0, timeout_s=5)
+    client.create("/mine", ephemeral=True)
+    w.mark("connected")
+    return client.exists("/mine").ephemeralOwner == client.client_id[0]
+
+
+def test_a_session_goes_on_at_another_member(lab):
+    members = lab.zookeeper(3)
+    with lab.run("move"):
+        a = lab.worker("A", move, members).run_to("connected")
+        served = next(node for node in members if "sid=" in asked(node, "cons"))  # it has a session's connection
+        lab.kill(served)
+        lab.until("the others lead", lambda: lab.leader(members))
+        assert a.join()
+
+
 def test_one_alone_forgets_what_is_lost(lab):
     store = lab.zookeeper()
     write(store, b"1")

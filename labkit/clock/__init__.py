@@ -41,10 +41,13 @@ def library() -> Path | None:
 
 
 class Clock:
-    """The deviation of one server's wall clock: a file, written in place, as the server has it mapped."""
+    """The deviation of one server's wall clock: a file, written in place, as the server has it mapped.
 
-    def __init__(self, path: Path):
-        self.path = path
+    also -- called with each change before the file is: [(place in the file, bytes), …], to be written in this order.
+    """
+
+    def __init__(self, path: Path, also=None):
+        self.path, self._also = path, also
         if not path.exists():
             path.write_bytes(_LAYOUT.pack(0, 0, 0, 0, 0))
 
@@ -81,12 +84,18 @@ class Clock:
     def _read(self) -> tuple[int, ...]:
         return _LAYOUT.unpack(self.path.read_bytes())
 
+    def pieces(self) -> list[tuple[int, bytes]]:
+        """What to write, in this order, into a file that missed changes of this one."""
+        return _pieces(*self._read())
+
     def _write(self, version: int, *fields: int) -> None:
+        pieces = _pieces(version, *fields)
+        if self._also:
+            self._also(pieces)
         file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)  # the same inode: another one would not be the mapped one
         try:
-            os.pwrite(file, _VERSION.pack(version + 1), 0)
-            os.pwrite(file, _LAYOUT.pack(version + 1, *fields)[_VERSION.size :], _VERSION.size)
-            os.pwrite(file, _VERSION.pack(version + 2), 0)
+            for at, piece in pieces:
+                os.pwrite(file, piece, at)
         finally:
             os.close(file)
 
@@ -95,3 +104,9 @@ class Clock:
         jump = f" {self.jump_s:+g} s" if self.jump_s else ""
         rate = f" x{self.rate:g}" if self.rate != 1 else ""
         return f"clock{jump}{rate}"
+
+
+def _pieces(version: int, *fields: int) -> list[tuple[int, bytes]]:
+    """The version is odd while the rest is written, so nobody takes half of it."""
+    rest = _LAYOUT.pack(version + 1, *fields)[_VERSION.size :]
+    return [(0, _VERSION.pack(version + 1)), (_VERSION.size, rest), (0, _VERSION.pack(version + 2))]

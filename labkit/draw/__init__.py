@@ -7,5 +7,6 @@ from .pairs import pairs
 from .picture import Picture
 from .strip import strip
 from .timeline import timeline
+from .tree import tree
 
-__all__ = ["Picture", "backlog", "band", "curves", "lives", "pairs", "strip", "timeline"]
+__all__ = ["Picture", "backlog", "band", "curves", "lives", "pairs", "strip", "timeline", "tree"]

@@ -3,7 +3,7 @@
 from functools import cache
 from importlib import import_module
 
-from .base import Launch, Server
+from .base import Launch, Place, Server
 
 # kind -> its class, in the module of that name: imported on first use, so that nobody loads a client it does not use.
 _TABLE = {
@@ -29,4 +29,4 @@ def kinds() -> tuple[str, ...]:
     return tuple(_TABLE)
 
 
-__all__ = ["Launch", "Server", "kinds", "of"]
+__all__ = ["Launch", "Place", "Server", "kinds", "of"]

@@ -10,6 +10,20 @@ need = cache(programs.need)  # it asks the program for its version, which takes 
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a node is to run, as its server will see it.
+
+    program -- the command, or the path of it; folder -- where it is started, and all its files lie; new -- nothing of
+    an earlier start is there; contained -- in a container of its image, and else as a process of this machine.
+    """
+
+    program: str
+    folder: str
+    new: bool = True
+    contained: bool = False
+
+
+@dataclass(frozen=True)
 class Launch:
     """How to start one server process.
 
@@ -28,7 +42,12 @@ class Server:
 
     kind: str  # also the beginning of its nodes' names
     program: str  # a name in labkit.programs
-    ports: tuple[str, ...] = ("main",)  # the ports it listens on, by purpose; the first is the clients'
+    ports: dict[str, int]  # purpose -> the usual number; the first is the clients'
+    image: str  # the official container image, with its exact tag
+    image_variable: str  # the environment variable that names another
+    command: str  # its program in that image
+    user = "1000:1000"  # who runs it there: a name of that image's own, or any number
+    memory_mb = 256  # the most it may take in a container
     tree = False  # one node is several processes: signals go to all of them
     warm = True  # the keeper loads the client before it forks workers; not one that starts threads (grpc)
     start_s = 15.0  # how long a start may take, with all nodes that belong together
@@ -42,8 +61,8 @@ class Server:
     def introduce(self, nodes) -> None:
         """Tell nodes that belong together of each other (in `node.options`): ports are known, nothing runs yet."""
 
-    def launch(self, program: str, node, folder: str) -> Launch:
-        """The command that starts `node` in `folder`, on the ports of `node.ports`, with `node.options`."""
+    def launch(self, place: Place, node) -> Launch:
+        """The command that starts `node` at its host and the ports of `node.ports`, with `node.options`."""
         raise NotImplementedError
 
     def ready(self, node) -> bool:

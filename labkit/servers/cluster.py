@@ -6,8 +6,8 @@ import secrets
 import redis.cluster
 import redis.crc
 
-from .. import programs
 from ..errors import LabError, Unsupported
+from .base import need
 from .redis import Redis, client_options
 from .redis_watch import LOST
 
@@ -16,11 +16,20 @@ SLOTS = 16384
 
 class Cluster(Redis):
     kind = "cluster"
-    ports = ("main", "bus")
+    ports = {"main": 6379, "bus": 16379}
+
+    def where(self):
+        version = need(self.program).version
+        if version and int(version.split(".")[0]) < 7:
+            raise Unsupported(
+                f"Redis {version} cannot be given a port for the Cluster's bus.",
+                "Before 7.0 that port was always the clients' port and 10000, which may be taken or does not exist.",
+                "Install Redis 7.0 or newer, or look at the chapter's recorded run.",
+            )
+        return super().where()
 
     def introduce(self, nodes):
         """Each member's table of the others is written beforehand, as it would be after all had met."""
-        _must_have_bus_port()
         primaries = sum(node.role == "primary" for node in nodes)
         ids = [secrets.token_hex(20) for _ in nodes]
         for me, node in enumerate(nodes):
@@ -81,16 +90,6 @@ def _may_read(connection) -> None:
     connection.on_connect()
     connection.send_command("READONLY")
     connection.read_response()
-
-
-def _must_have_bus_port() -> None:
-    version = programs.need("redis-server").version
-    if version and int(version.split(".")[0]) < 7:
-        raise Unsupported(
-            f"Redis {version} cannot be given a port for the Cluster's bus.",
-            "Before 7.0 that port was always the clients' port and 10000, which may be taken or does not exist.",
-            "Install Redis 7.0 or newer, or look at the chapter's recorded run.",
-        )
 
 
 def cluster_client(nodes, address, *, name: str, timeout_s: float, **options) -> redis.cluster.RedisCluster:

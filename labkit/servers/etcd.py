@@ -20,27 +20,28 @@ _FLAGS = {
 
 class Etcd(Server):
     kind = "etcd"
-    program = "etcd"
-    ports = ("client", "peer")
+    program = command = "etcd"
+    ports = {"client": 2379, "peer": 2380}
+    image, image_variable = "quay.io/coreos/etcd:v3.5.16", "ETCD_IMAGE"
     warm = False  # grpc starts threads, which a fork does not take along
 
     def introduce(self, nodes):
-        peers = {node.name: (node.port, _peer_url(node)) for node in nodes}
+        peers = {node.name: (node.host, node.port, _peer_url(node)) for node in nodes}
         token = secrets.token_hex(4)  # a port may have belonged to another lab's member a moment ago
         for node in nodes:
             node.options.update(peers=peers, token=token, state="new")
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
         peers = node.options["peers"]
         client = f"http://{node.host}:{node.port}"
         flags = {
             "name": node.name,
-            "data-dir": f"{folder}/data",
+            "data-dir": f"{place.folder}/data",
             "listen-client-urls": client,
             "advertise-client-urls": client,
             "listen-peer-urls": f"http://{node.host}:{node.ports['peer']}",
             "initial-advertise-peer-urls": _peer_url(node),
-            "initial-cluster": ",".join(f"{name}={url}" for name, (_, url) in peers.items()),
+            "initial-cluster": ",".join(f"{name}={url}" for name, (*_, url) in peers.items()),
             "initial-cluster-token": node.options["token"],
             "initial-cluster-state": node.options["state"],
             **_FLAGS,
@@ -49,20 +50,20 @@ class Etcd(Server):
         env = {}
         if "proxy" in node.options:
             env = {"HTTP_PROXY": "socks5://{}:{}".format(*node.options["proxy"]), "NO_PROXY": "", "no_proxy": ""}
-        return Launch([program, *(f"--{name}={value}" for name, value in flags.items())], env=env)
+        return Launch([place.program, *(f"--{name}={value}" for name, value in flags.items())], env=env)
 
     def forget(self, node):
         """A member without its data has forgotten its votes, and etcd does not let it back in: it is made a new one."""
         peers = node.options["peers"]
         if len(peers) == 1:
             return
-        _, url = peers[node.name]
-        for port in [port for name, (port, _) in peers.items() if name != node.name]:
+        url = peers[node.name][-1]
+        for address in [(host, port) for name, (host, port, _) in peers.items() if name != node.name]:
             with contextlib.suppress(OSError):
-                for member in _ask(port, "cluster/member/list", timeout_s=2)["members"]:
+                for member in _ask(address, "cluster/member/list", timeout_s=2)["members"]:
                     if url in member["peerURLs"]:
-                        _ask(port, "cluster/member/remove", ID=member["ID"], timeout_s=5)
-                _ask(port, "cluster/member/add", peerURLs=[url], timeout_s=5)
+                        _ask(address, "cluster/member/remove", ID=member["ID"], timeout_s=5)
+                _ask(address, "cluster/member/add", peerURLs=[url], timeout_s=5)
                 node.options["state"] = "existing"
                 return
         raise LabError(
@@ -74,13 +75,13 @@ class Etcd(Server):
     def ready(self, node):
         """A linearizable read: a majority stands behind the answer."""
         try:
-            return "header" in _ask(node.port, "kv/range", key=_b64("ready"), timeout_s=0.5)
+            return "header" in _ask((node.host, node.port), "kv/range", key=_b64("ready"), timeout_s=0.5)
         except OSError:
             return False
 
     def role(self, node):
         try:
-            told = _ask(node.port, "maintenance/status", timeout_s=0.25)
+            told = _ask((node.host, node.port), "maintenance/status", timeout_s=0.25)
         except OSError:
             return None
         if len(node.options["peers"]) == 1:
@@ -119,6 +120,7 @@ class Etcd(Server):
     def observe(self, w, node, key):
         """etcd's own watch tells every change, in order; a read each 0.1 s tells whether the member still answers.
 
+        A key that ends with "/" stands for all keys below it; the oldest of them is told, as it holds the lock.
         The read is a serializable one: a member that is cut from its peers still says what it knows.
         """
         import pyetcd
@@ -134,27 +136,41 @@ class Etcd(Server):
 
     def _follow(self, w, client, key, lane):
         events = queue.SimpleQueue()
-        now = client.get_response(key, serializable=True)
-        for kv in now.kvs:
-            _owned(lane, kv, client)
-        client.add_watch_callback(key, events.put, start_revision=now.header.revision + 1)
+        below = key.endswith("/")
+        look, follow = (
+            (client.get_prefix_response, client.add_watch_prefix_callback)
+            if below
+            else (client.get_response, client.add_watch_callback)
+        )
+        now = look(key, serializable=True)
+        there = {kv.key: kv for kv in now.kvs}
+        told = _tell(lane, there, None, client)
+        follow(key, events.put, start_revision=now.header.revision + 1)
         lane.watching()
         while not w.stopping:
             try:
-                told = events.get(timeout=0.1)
+                news = events.get(timeout=0.1)
             except queue.Empty:
-                client.get_response(key, serializable=True)
+                look(key, serializable=True)
                 continue
-            if not hasattr(told, "events"):  # the stream ended
+            if not hasattr(news, "events"):  # the stream ended
                 return
-            for event in told.events:
+            for event in news.events:
                 if event.version:  # 0 once it is deleted
-                    _owned(lane, event, client)
+                    there[event.key] = event
                 else:
-                    lane.owner(None)
+                    there.pop(event.key, None)
+                told = _tell(lane, there, told, client)
 
 
-def _owned(lane, kv, client) -> None:
+def _tell(lane, there: dict, told: int | None, client) -> int | None:
+    """Tell the oldest of the keys that are there, unless this revision of it was told; returns its revision."""
+    if not there:
+        lane.owner(None)
+        return None
+    kv = min(there.values(), key=lambda kv: kv.create_revision)
+    if kv.mod_revision == told:
+        return told
     value = kv.value.decode(errors="replace")
     if kv.version == 1:  # made anew: another holder, also if it is of the same name
         lane.owner(None)
@@ -162,6 +178,7 @@ def _owned(lane, kv, client) -> None:
         lane.mark("written again", revision=kv.mod_revision)
     left_ms = client.get_lease_info(kv.lease).TTL * 1e3 if kv.lease else None
     lane.owner(value, left_ms, revision=kv.mod_revision, create_revision=kv.create_revision)
+    return kv.mod_revision
 
 
 def _peer_url(node) -> str:
@@ -174,9 +191,9 @@ def _peer_url(node) -> str:
     return f"http://{host}:{node.ports['peer']}"
 
 
-def _ask(port: int, what: str, *, timeout_s: float, **body) -> dict:
+def _ask(address: tuple[str, int], what: str, *, timeout_s: float, **body) -> dict:
     """etcd's JSON gateway, which needs no grpc. Raises OSError when there is no answer, or an error for one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(*address, timeout=timeout_s)
     with contextlib.closing(connection):
         try:
             connection.request("POST", f"/v3/{what}", json.dumps(body))

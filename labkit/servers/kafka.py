@@ -1,4 +1,4 @@
-"""Kafka: one broker that is its own controller (KRaft)."""
+"""Kafka: one broker that is its own controller (KRaft), or more brokers that the first one controls."""
 
 import logging
 import os
@@ -18,12 +18,10 @@ from .base import Launch, Server
 
 _JAVA = ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"]
 _CONFIG = {
-    "process.roles": "broker,controller",
-    "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "log.dirs": "data",  # in the node's folder, where it is started
-    # What Kafka keeps for itself has as many copies as there are brokers.
+    # What Kafka keeps for itself has one copy, however many brokers there are.
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.replication.factor": 1,
@@ -33,8 +31,12 @@ _CONFIG = {
     # A lesson does not wait for consumers that might still come, or for one that is dead.
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
+    # Nor long for the controller to notice that a broker is dead (by default 9 s).
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 300,
 }
-_VERSION = "4.1.0"
+VERSION = "4.1.0"
+_IN_IMAGE = "/opt/kafka/libs"
 _ARTIFACTS = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -43,7 +45,7 @@ _ARTIFACTS = f"""\
   <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{_VERSION}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
   </dependencies>
 </project>
@@ -52,8 +54,10 @@ _ARTIFACTS = f"""\
 
 class Kafka(Server):
     kind = "kafka"
-    program = "java"
-    ports = ("clients", "controller")
+    program = command = "java"
+    ports = {"clients": 9092, "controller": 9093}
+    image, image_variable = f"apache/kafka:{VERSION}", "KAFKA_IMAGE"
+    memory_mb = 512
     start_s = 60.0
     linked = False  # a broker tells its clients its own address, and they go there, past any link
 
@@ -66,17 +70,27 @@ class Kafka(Server):
             )
         return super().where()
 
-    def launch(self, program, node, folder):
-        address, controller = f"{node.host}:{node.port}", f"{node.host}:{node.ports['controller']}"
+    def introduce(self, nodes):
+        first = nodes[0]
+        for number, node in enumerate(nodes, 1):
+            node.options["number"], node.options["brokers"] = number, len(nodes)
+            node.options["controller"] = f"{first.host}:{first.ports['controller']}"
+
+    def launch(self, place, node):
+        address, controller = f"{node.host}:{node.port}", node.options["controller"]
+        first = node.options["number"] == 1
         config = {
             **_CONFIG,
+            "process.roles": "broker,controller" if first else "broker",
+            "node.id": node.options["number"],
             "controller.quorum.voters": f"1@{controller}",
-            "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
+            "listeners": f"PLAINTEXT://{address}" + (f",CONTROLLER://{controller}" if first else ""),
             "advertised.listeners": f"PLAINTEXT://{address}",
             **node.options["config"],
         }
         files = {"server.properties": "".join(f"{name}={value}\n" for name, value in config.items())}
-        java = [program, *_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{_jars()}/*"]
+        jars = _IN_IMAGE if place.contained else _jars()
+        java = [place.program, *_JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
         prepare = [
             *java,
             "kafka.tools.StorageTool",
@@ -86,19 +100,26 @@ class Kafka(Server):
             "-c",
             "server.properties",
         ]
-        new = not Path(folder, "data").exists()
-        return Launch([*java, "kafka.Kafka", "server.properties"], files=files, before=(prepare,) if new else ())
+        before = (prepare,) if place.new else ()
+        return Launch([*java, "kafka.Kafka", "server.properties"], files=files, before=before)
 
     def ready(self, node):
-        """Metadata that names a broker: it has registered with the controller, and takes requests."""
+        """Metadata that names a broker: one has registered with the controller, and this one takes requests."""
+        return self._known(node) > 0
+
+    def formed(self, node):
+        return self._known(node) == node.options["brokers"]
+
+    def _known(self, node) -> int:
+        """How many brokers it names."""
         ask = b"\x00\x03\x00\x01" + bytes(4) + b"\xff\xff" + b"\x00\x00\x00\x00"  # metadata v1, no name, no topics
         try:
             with socket.create_connection((node.host, node.port), 0.5) as sock:
                 sock.sendall(len(ask).to_bytes(4) + ask)
                 with sock.makefile("rb") as answer:
-                    return int.from_bytes(answer.read(12)[8:]) > 0  # length, number of the request, number of brokers
+                    return int.from_bytes(answer.read(12)[8:])  # length, number of the request, number of brokers
         except OSError:
-            return False
+            return 0
 
     def client(self, host, port, *, name, timeout_s, **options):
         return KafkaClient(f"{host}:{port}", name, timeout_s, **options)
@@ -147,7 +168,7 @@ def _quiet() -> logging.Logger:
 
 
 def _jars() -> Path:
-    return home() / f"kafka-{_VERSION}"
+    return home() / f"kafka-{VERSION}"
 
 
 def fetch() -> Path:
@@ -157,7 +178,7 @@ def fetch() -> Path:
     java = programs.need("java")
     if int(java.version.split(".")[0]) < 17:
         raise Unsupported(
-            f"Java {java.version} is too old for Kafka {_VERSION}, which needs 17.",
+            f"Java {java.version} is too old for Kafka {VERSION}, which needs 17.",
             f"This is the one that is found first: {java.path}",
             "Install a newer Java, or look at the chapter's recorded run.",
         )
@@ -168,7 +189,7 @@ def fetch() -> Path:
             "It fetches what the Kafka project publishes; nothing else in the course needs it.",
             "Install it (Debian, Ubuntu: apt-get install maven), then type: make setup-kafka",
         )
-    print(f"Fetching Kafka {_VERSION} with Maven (45 MB) ...", flush=True)
+    print(f"Fetching Kafka {VERSION} with Maven (45 MB) ...", flush=True)
     home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home()) as place:
         Path(place, "pom.xml").write_text(_ARTIFACTS)

@@ -37,19 +37,23 @@ _READY = "/labkit-is-it-ready"
 
 class Nginx(Server):
     kind = "nginx"
-    program = "nginx"
+    program = command = "nginx"
+    ports = {"main": 8080}
+    image, image_variable = "nginx:1.26.3", "NGINX_IMAGE"
+    memory_mb = 64
     tree = True  # a master and a worker
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
         user = ""
-        if os.geteuid() == 0:  # the worker leaves root; who it is to be instead is a matter of the package
+        # The worker leaves root; who it is to be instead is a matter of the package.
+        if os.geteuid() == 0 and not place.contained:
             nobody = pwd.getpwnam("nobody")
             user = f"user nobody {grp.getgrgid(nobody.pw_gid).gr_name};\n"
         http, server = node.options["http"], node.options["config"]
         config = _CONFIG.format(user=user, http=http, host=node.host, port=node.port, ready=_READY, server=server)
         files = {f"html/{path}": text for path, text in node.options["files"].items()}
-        argv = [program, "-p", f"{folder}/", "-c", "nginx.conf"]
-        if [int(number) for number in need("nginx").version.split(".")] >= [1, 19, 5]:
+        argv = [place.program, "-p", f"{place.folder}/", "-c", "nginx.conf"]
+        if place.contained or [int(number) for number in need("nginx").version.split(".")] >= [1, 19, 5]:
             argv += ["-e", "stderr"]  # else it opens the log of the system's nginx, before it reads where its own is
         return Launch(argv, files={**files, "nginx.conf": config})
 

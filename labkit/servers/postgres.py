@@ -17,28 +17,41 @@ from ..session import home
 from .base import Launch, Server
 
 _SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "shared_buffers": "16MB",
     "dynamic_shared_memory_type": "mmap",  # files in its own folder; the default is one that outlives a SIGKILL
 }
-# No password: like every server of a lab it listens on loopback only. No locale: one sorting order on all machines.
+# No password: like every server of a lab it is reached from this machine only.
+_WHO_MAY = "host all all samenet trust\n"
+# No locale: one sorting order on all machines.
 _INITDB = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--wal-segsize=1", "--no-sync")
 
 
 class Postgres(Server):
     kind = "postgres"
-    program = "postgres"
+    program = command = "postgres"
+    ports = {"main": 5432}
+    image, image_variable = "postgres:17.6", "POSTGRES_IMAGE"
+    user = "postgres"  # initdb asks for its name
+    start_s = 60.0  # in a container, initdb comes first
     tree = True  # one process a connection, and some that keep house
 
-    def launch(self, program, node, folder):
-        account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
-        data, before = Path(folder) / "data", ()
-        if not data.exists():
-            before = (["cp", "-a", "--reflink=auto", str(_template(program, account, folder) / "data"), str(data)],)
-        settings = {**_SETTINGS, "port": node.port, **node.options.get("config", {})}
+    def launch(self, place, node):
+        data, account, before = f"{place.folder}/data", None, ()
+        if os.geteuid() == 0 and not place.contained:
+            account = pwd.getpwnam("nobody")  # PostgreSQL refuses to run as root
+        if place.new and place.contained:
+            before = (["initdb", *_INITDB, "-D", data],)
+        elif place.new:
+            template = _template(place.program, account, place.folder)
+            before = (["cp", "-a", "--reflink=auto", f"{template}/data", data],)
+        settings = {
+            **_SETTINGS, "listen_addresses": node.host, "port": node.port, "hba_file": f"{place.folder}/pg_hba.conf",
+            **node.options.get("config", {}),
+        }  # fmt: skip
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return Launch([*_as(account), program, "-D", str(data), *words], before=before)
+        argv = [*_as(account), place.program, "-D", data, *words]
+        return Launch(argv, files={"pg_hba.conf": _WHO_MAY}, before=before)
 
     def ready(self, node):
         try:

@@ -11,19 +11,23 @@ from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, StreamLo
 from ..observe import Lane
 from .base import Launch, Server
 
-_CONFIG = {"log.console": "true", "log.file": "false"}
+# The user that every broker begins with may log in from another address too: only this machine reaches a lab's.
+_CONFIG = {"log.console": "true", "log.file": "false", "loopback_users": "none"}
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # each lost connection is an exception already
 
 
 class RabbitMQ(Server):
     kind = "rabbitmq"
-    program = "rabbitmq-server"
-    ports = ("amqp", "erlang", "names")
+    program = command = "rabbitmq-server"
+    ports = {"amqp": 5672, "erlang": 25672, "names": 4369}
+    image, image_variable = "rabbitmq:4.0.5-management", "RABBITMQ_IMAGE"
+    memory_mb = 512
     tree = True  # its virtual machine and two helpers
     start_s = 60.0
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
+        folder = place.folder
         config = {**_CONFIG, **node.options["config"]}
         files = {
             "rabbitmq.conf": "".join(f"{name} = {value}\n" for name, value in config.items()),
@@ -50,9 +54,9 @@ class RabbitMQ(Server):
             "RUNNING_UNDER_SYSTEMD": "true",  # so that no shell stands between the keeper and the broker
             # Erlang starts a name server that outlives it: on a port of its own it is this lab's, and ends with it.
             "ERL_EPMD_PORT": str(node.ports["names"]),
-            "ERL_EPMD_ADDRESS": node.host,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
-        return Launch([program], env=env, files=files)
+        return Launch([place.program], env=env, files=files)
 
     def ready(self, node):
         """The first word of AMQP, and the broker's answer to it: it listens only when all the rest is up."""

@@ -7,7 +7,6 @@ the rights away from some of them: a cut hits exactly one replica, or a primary 
 import contextlib
 import re
 import socket
-from pathlib import Path
 
 import redis
 from redis.backoff import NoBackoff
@@ -32,8 +31,12 @@ _LOOK_S = 0.25
 
 class Redis(Server):
     kind = "redis"
-    program = "redis-server"
+    program = command = "redis-server"
+    ports = {"main": 6379}
+    image, image_variable = "redis:7.4.2", "REDIS_IMAGE"
     clock = True
+    # The same, with the library of labkit/clock built in.
+    clock_image, clock_image_variable = "labkit/redis-clock:7.4.2", "CLOCK_IMAGE"
 
     def introduce(self, nodes):
         if nodes[0].role != "primary":
@@ -42,24 +45,24 @@ class Redis(Server):
             node.options["members"] = [n.name for n in nodes]
         nodes[0].options["replicas"] = [(n.host, n.port) for n in nodes[1:]]
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
         own = self.own_files(node)
         config = {
-            "bind": "127.0.0.1",
+            "bind": node.host,
             "port": node.port,
             "protected-mode": "no",  # Debian's default is yes, the official image's is no
             "save": "",
             "notify-keyspace-events": "KEA",  # the observers listen
-            "dir": folder,
+            "dir": place.folder,
             **self.settings(node),
             **node.options.get("config", {}),
         }
         words = [word for name, value in config.items() for word in (f"--{name}", str(value))]
-        files = absent(folder, own)
+        files = dict(own) if place.new else {}
         if "members" in node.options:
             users = "".join(f"user {name} {rules}\n" for name, rules in users_of(node).items())
             files["users.acl"] = f"user default on nopass ~* &* +@all\n{users}"
-        return Launch([program, *(["redis.conf"] if "redis.conf" in own else []), *words], files=files)
+        return Launch([place.program, *(["redis.conf"] if "redis.conf" in own else []), *words], files=files)
 
     def settings(self, node) -> dict[str, str]:
         """The settings of a node that belongs with others."""
@@ -172,11 +175,6 @@ def client_options(name: str, timeout_s: float) -> dict:
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
     }
-
-
-def absent(folder: str, files: dict[str, str]) -> dict[str, str]:
-    """Those of the files that are not in the folder yet."""
-    return {name: text for name, text in files.items() if not (Path(folder) / name).exists()}
 
 
 def say(node, command: str) -> str:

@@ -7,7 +7,7 @@ import redis.sentinel
 from ..errors import LabError
 from ..observe import Lane
 from .base import Launch
-from .redis import PASSWORD, SENTINELS, Redis, absent, client_options, say
+from .redis import PASSWORD, SENTINELS, Redis, client_options, say
 from .redis_watch import LOST
 
 GROUP = "main"  # what the Sentinels call the primary with its replicas
@@ -20,15 +20,16 @@ _TUNING = "SENTINEL DEBUG INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200 TILT
 
 class Sentinel(Redis):
     kind = "sentinel"
+    ports = {"main": 26379}
 
     def introduce(self, nodes):
         for node in nodes:
             node.options["sentinels"] = len(nodes)
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
         _, host, port = node.options["watched"][0]
         lines = [
-            "bind 127.0.0.1",
+            f"bind {node.host}",
             f"port {node.port}",
             "protected-mode no",
             f"sentinel monitor {GROUP} {host} {port} {node.options['sentinels'] // 2 + 1}",
@@ -38,7 +39,8 @@ class Sentinel(Redis):
             f"sentinel auth-pass {GROUP} {PASSWORD}",
         ]
         name = "sentinel.conf"  # it writes there what it finds out
-        return Launch([program, name, "--sentinel"], files=absent(folder, {name: "\n".join(lines) + "\n"}))
+        files = {name: "\n".join(lines) + "\n"} if place.new else {}
+        return Launch([place.program, name, "--sentinel"], files=files)
 
     def ready(self, node):
         return super().ready(node) and bool(say(node, _TUNING))  # Redis before 7.0 refuses, and is slower

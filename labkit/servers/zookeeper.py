@@ -32,7 +32,9 @@ _ROLES = {"standalone": "single", "leader": "leader", "follower": "follower"}
 class ZooKeeper(Server):
     kind = "zookeeper"
     program = "zookeeper"
-    ports = ("client", "quorum", "election")
+    ports = {"client": 2181, "quorum": 2888, "election": 3888}
+    image, image_variable, command = "zookeeper:3.9.3", "ZOOKEEPER_IMAGE", "zkServer.sh"
+    memory_mb = 320
     start_s = 30.0
 
     def introduce(self, nodes):
@@ -40,7 +42,7 @@ class ZooKeeper(Server):
         for node in nodes:
             node.options["peers"] = peers
 
-    def launch(self, program, node, folder):
+    def launch(self, place, node):
         peers = node.options["peers"]
         config = {**_CONFIG, "clientPort": node.port, "clientPortAddress": node.host, **node.options["config"]}
         if len(peers) > 1:
@@ -49,14 +51,17 @@ class ZooKeeper(Server):
             "zoo.cfg": "".join(f"{name}={value}\n" for name, value in config.items()),
             "data/myid": str(list(peers).index(node.name) + 1),
         }
-        java = need("java").path
-        settings = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        settings = list(_JAVA)
         if "proxy" in node.options:  # of itself, Java goes to loopback without one
             host, port = node.options["proxy"]
             settings += [f"-DsocksProxyHost={host}", f"-DsocksProxyPort={port}", "-DsocksNonProxyHosts="]
-        classes = f"{program}:{Path(program).with_name('slf4j-simple.jar')}"
+        if place.contained:
+            env = {"SERVER_JVMFLAGS": " ".join(settings), "JMXDISABLE": "true", "ZOO_LOG_DIR": f"{place.folder}/log"}
+            return Launch([place.program, "start-foreground", f"{place.folder}/zoo.cfg"], env=env, files=files)
+        classes = f"{place.program}:{Path(place.program).with_name('slf4j-simple.jar')}"
+        settings += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return Launch([str(java), *_JAVA, *settings, "-cp", classes, main, "zoo.cfg"], files=files)
+        return Launch([str(need("java").path), *settings, main, "zoo.cfg"], files=files)
 
     def ready(self, node):
         return self.role(node) is not None
@@ -75,11 +80,13 @@ class ZooKeeper(Server):
         """A kazoo client, connected. Commands are never repeated, and wait `timeout_s` for their answer.
 
         timeout -- kazoo's own word for the length of the session, in seconds (default 4); the server grants 0.4 to 60.
+        also -- further addresses of the ensemble, [(host, port), …]: if a member dies, the session goes on at another.
         The connection is made again and again for a minute, as the session lives on when it breaks.
         """
         how = {"timeout": 4.0, **options}
+        hosts = ",".join(f"{host}:{port}" for host, port in [(host, port), *how.pop("also", ())])
         client = KazooClient(
-            f"{host}:{port}", handler=_Impatient(timeout_s), logger=_quiet(), command_retry=KazooRetry(max_tries=1),
+            hosts, handler=_Impatient(timeout_s), logger=_quiet(), command_retry=KazooRetry(max_tries=1),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.3, deadline=60), **how,
         )  # fmt: skip
         client.start(timeout=timeout_s)
