@@ -28,11 +28,11 @@ def main(port: int = 8888, ip: str = "127.0.0.1") -> int:
     """
     first = notebooks.find("00")
     if not os.access(first, os.W_OK):
-        owner = first.stat()
+        owner, me = first.stat(), os.geteuid()
         print(
-            f"Your work will not be saved: {first.parent} belongs to user {owner.st_uid}, and this is user {os.geteuid()}.",
+            f"Your work will not be saved: {first.parent} belongs to user {owner.st_uid}, and this is user {me}.",
             "Another user may have fetched the course; and in a container, a user is a number.",
-            f"Type: sudo chown -R {os.geteuid()} notebooks    Or: LAB_USER={owner.st_uid}:{owner.st_gid} docker compose up",
+            f"Type: sudo chown -R {me} notebooks    Or: LAB_USER={owner.st_uid}:{owner.st_gid} docker compose up",
             sep="\n",
             file=sys.stderr,
             flush=True,
