@@ -150,7 +150,8 @@ def _drivers() -> list[Finding]:
 def _docker() -> Finding:
     """The engine, and which images it has of those that the labs are made of."""
     if not drivers.engine_expected():
-        return Finding("driver", "docker", "no container engine (the course runs without)", False)
+        todo = "start Docker, or go on without"
+        return Finding("driver", "containers", "no engine (the course runs without)", False, todo=todo)
     from .containers import image_of
     from .engine import Engine
 
@@ -159,10 +160,10 @@ def _docker() -> Finding:
         images = {image_of(servers.of(kind)) for kind in servers.kinds()}
         lacking = sorted(image for image in images if not engine.has_image(image))
     except LabError as error:
-        return Finding("driver", "docker", error.what, False, todo=error.todo)
+        return Finding("driver", "containers", error.what, False, todo=error.todo)
     text = f"engine {engine.version}, {len(images) - len(lacking)} of {len(images)} images"
     todo = f"docker pull {lacking[0]}    (also: {', '.join(lacking[1:])})" if lacking else ""
-    return Finding("driver", "docker", text, not lacking, todo=todo)
+    return Finding("driver", "containers", text, not lacking, todo=todo)
 
 
 def main(as_json: bool = False) -> int:
