@@ -221,7 +221,7 @@ def test_other_pictures_state_their_numbers():
     assert "At most 40 admitted within 1 s" in EVERY["band"]().alt
     assert "Admitted within 1 s, at most: B 20, A 20; limit 15" in EVERY["band each"]().alt
     assert "23 wait at the end" not in EVERY["backlog"]().alt and "0 wait at the end" in EVERY["backlog"]().alt
-    assert "near: 89 values, median 45 ms, 99 % within 89 ms" in EVERY["strip"]().alt
+    assert "near: 89 values, median 45 ms, all within 89 ms" in EVERY["strip"]().alt
     assert "locks a second: the article 1978 a second, ours 2400 to 2600 a second" in EVERY["pairs"]().alt
     assert "not run: the article 0.5 a second, ours none" in EVERY["pairs"]().text
     assert "ours goes from 5 to 50" in EVERY["curves"]().alt

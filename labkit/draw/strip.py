@@ -20,7 +20,8 @@ LEAST_S = 1e-7  # what took no measurable time stands here
 def strip(
     seconds: Mapping[str, Sequence[float]], verdict=None, *, title: str = "How long it took", width_in: float = 9.0
 ) -> Picture:
-    """Durations in seconds by label, e.g. {"SET": [0.00021, …]}: a dot each, with median and 99th percentile.
+    """Durations in seconds by label, e.g. {"SET": [0.00021, …]}: a dot each, with median and 99th percentile
+    (below 100 values, which have none but the longest: with that).
 
     Above 200 values in a row their density is drawn instead of dots. A label without values keeps its empty row.
     Quantiles are `measure.quantiles`'. Raises LabError for a duration below zero or not a number.
@@ -36,7 +37,7 @@ def strip(
     found = {label: measure.quantiles(values, (0.5, 0.99)) for label, values in seconds.items() if len(values)}
     lines = []
     for label, values in seconds.items():
-        said = "median {}, 99 % within {}".format(*map(time_text, found[label])) if label in found else "none"
+        said = ", ".join(_said(values, found[label])) if label in found else "none"
         lines.append(f"{label}: {_count(values)}, {said}")
     head = page.head(title, verdict, width_in)
     left = page.MARGIN + page.column([(middle(label, 34), _count(values)) for label, values in seconds.items()], 64)
@@ -52,7 +53,7 @@ def strip(
         sheet.text(left - 10, top + 40, _count(values), anchor="right", opacity=page.MUTED)
         if label in found:
             _values(sheet, x, top + 18, values, fill(i))
-            _quantiles(sheet, x, top + 18, found[label])
+            _quantiles(sheet, x, top + 18, found[label], _said(values, found[label]))
     return Picture(sheet, title, sentences(title, head.judged, *lines), twin([title, head.judged, *lines]))
 
 
@@ -74,10 +75,14 @@ def _values(sheet: Sheet, x: page.Log, top: float, values: Sequence[float], colo
     sheet.line([(x.start, top + DOTS), (x.end, top + DOTS)], thick=0.6, opacity=0.35, layer=1)
 
 
-def _quantiles(sheet: Sheet, x: page.Log, top: float, quantiles: Sequence[float]) -> None:
+def _said(values: Sequence[float], quantiles: Sequence[float]) -> tuple[str, str]:
+    median, high = map(time_text, quantiles)
+    return f"median {median}", f"{'99 %' if len(values) >= 100 else 'all'} within {high}"
+
+
+def _quantiles(sheet: Sheet, x: page.Log, top: float, quantiles: Sequence[float], names: tuple[str, str]) -> None:
     """Median and 99th percentile as two lines; their labels in one row, each as near to its line as can be."""
-    (a, b), (median, high) = map(x, quantiles), map(time_text, quantiles)
-    names = [f"median {median}", f"99 % within {high}"]
+    a, b = map(x, quantiles)
     wide_a, wide_b = (width(name, TEXT, True) for name in names)
     right = min(max(b - wide_b / 2, x.start + wide_a + GAP), x.end + 16 - wide_b)
     for left, name, at in zip((min(a - wide_a / 2, right - GAP - wide_a), right), names, (a, b), strict=True):
