@@ -1,6 +1,7 @@
 """An engine for the tests: the one that answers, or one of our own for as long as the tests take.
 
-Ours leaves the machine as it is: no bridge stays, no rule in its firewall, nothing is switched on for the next boot.
+Ours leaves the machine as it is: no bridge stays, no rule in its firewall (where another engine left it one that drops
+everything, more rules of that kind), nothing is switched on for the next boot.
 Its images are kept in the course's own folder, so that the next time nothing is built again.
 """
 
@@ -23,7 +24,7 @@ from labkit.session import home
 AGAIN = "make test-docker"  # the last word of an error
 _START_S = 60
 _STOP_S = 60
-_QUIET = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+_QUIET = ("--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 _DEFAULT_BRIDGE = Path("/sys/class/net/docker0")
 # A container's own mounts, processes and network, and a bridge between two of them (SIOCBRADDBR).
 _POSSIBLE = "import fcntl, socket; fcntl.ioctl(socket.socket(), 0x89A0, b'labkit0')"
@@ -97,7 +98,7 @@ def _daemon(folder: Path) -> Iterator[str]:
     print("Starting a container engine; it is stopped at the end.", flush=True)
     with log.open("wb") as out:
         daemon = subprocess.Popen(
-            [*before, path, *_QUIET, *bridge, *places, f"--host={address}"],
+            [*before, path, *_QUIET, *_firewall(), *bridge, *places, f"--host={address}"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -113,6 +114,13 @@ def _daemon(folder: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
+
+
+def _firewall() -> list[str]:
+    """Rules are needed only where what goes from container to container is dropped, as another engine once wished."""
+    asked = [install("iptables", "iptables"), "--list-rules", "FORWARD"]
+    told = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    return [] if "-P FORWARD DROP" in told else ["--iptables=false"]
 
 
 def _wait(daemon: subprocess.Popen, address: str, log: Path) -> None:
