@@ -1,7 +1,7 @@
 """An engine for the tests: the one that answers, or one of our own for as long as the tests take.
 
-Ours leaves the machine as it is: no bridge stays, no rule in its firewall (where another engine left it one that drops
-everything, more rules of that kind), nothing is switched on for the next boot.
+Ours leaves the machine as it is: no bridge stays, nothing is switched on for the next boot, and no rule in its firewall,
+unless the machine lets packets go from network to network: then labs are kept apart by rules.
 Its images are kept in the course's own folder, so that the next time nothing is built again.
 """
 
@@ -117,10 +117,14 @@ def _daemon(folder: Path) -> Iterator[str]:
 
 
 def _firewall() -> list[str]:
-    """Rules are needed only where what goes from container to container is dropped, as another engine once wished."""
+    """Rules are needed where the machine lets packets go from network to network, or drops them within one as well.
+
+    Another engine, or a VPN, may have wished so; of itself a machine does neither.
+    """
     asked = [install("iptables", "iptables"), "--list-rules", "FORWARD"]
     told = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
-    return [] if "-P FORWARD DROP" in told else ["--iptables=false"]
+    forwards = Path("/proc/sys/net/ipv4/ip_forward").read_text().strip() == "1"
+    return [] if forwards or "-P FORWARD DROP" in told else ["--iptables=false"]
 
 
 def _wait(daemon: subprocess.Popen, address: str, log: Path) -> None:
