@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import tarfile
+from pathlib import PurePath
 
 import docker
 import images
@@ -47,7 +48,10 @@ def ready() -> None:
                 )
             chunks, _ = box.get_archive(_PLUGINS)
             with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-                tar.extractall(folder, filter="data")
+                for plugin in filter(tarfile.TarInfo.isfile, tar):
+                    path = folder / "cli-plugins" / PurePath(plugin.name).name
+                    path.write_bytes(tar.extractfile(plugin).read())
+                    path.chmod(0o755)
         finally:
             box.remove(force=True)
     if not _works():

@@ -1,7 +1,7 @@
 """An engine for the tests: the one that answers, or one of our own for as long as the tests take.
 
-Ours leaves the machine as it is: no bridge stays, nothing is switched on for the next boot, and no rule in its firewall,
-unless the machine lets packets go from network to network: then labs are kept apart by rules.
+Ours leaves the machine as it is: no bridge stays, nothing is switched on for the next boot, and no rule in its
+firewall, unless the machine lets packets go from network to network: then labs are kept apart by rules.
 Its images are kept in the course's own folder, so that the next time nothing is built again.
 """
 
