@@ -16,8 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
+
 from labkit import programs
-from labkit.engine import Engine
+from labkit.engine import Engine, told
 from labkit.errors import LabError
 from labkit.session import home
 
@@ -49,7 +51,19 @@ def running() -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory(prefix="labkit-engine-") as folder, _daemon(Path(folder)) as address:
         os.environ["DOCKER_HOST"] = address
-        yield
+        try:
+            yield
+        finally:
+            _empty(address)
+
+
+def _empty(address: str) -> None:
+    """Tests that were killed leave something behind, and the bridge of a network would stay when the engine ends."""
+    with told("The engine of the tests was emptied"), contextlib.closing(docker.DockerClient(address)) as client:
+        for container in client.containers.list(all=True):
+            container.remove(force=True, v=True)
+        client.networks.prune()
+        client.volumes.prune()
 
 
 def install(program: str, *packages: str) -> str:
@@ -122,9 +136,9 @@ def _firewall() -> list[str]:
     Another engine, or a VPN, may have wished so; of itself a machine does neither.
     """
     asked = [install("iptables", "iptables"), "--list-rules", "FORWARD"]
-    told = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    rules = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
     forwards = Path("/proc/sys/net/ipv4/ip_forward").read_text().strip() == "1"
-    return [] if forwards or "-P FORWARD DROP" in told else ["--iptables=false"]
+    return [] if forwards or "-P FORWARD DROP" in rules else ["--iptables=false"]
 
 
 def _wait(daemon: subprocess.Popen, address: str, log: Path) -> None:

@@ -103,7 +103,8 @@ class _End(asyncio.Protocol):
         elif self.pair.link.cut == "black hole":
             self.pair.lost = True  # accepted here, and never heard of at the node
         else:
-            transport.pause_reading()
+            # Not at once: in Python 3.11.2 (Debian 12's) the loop begins to read after this call, whatever it says.
+            asyncio.get_running_loop().call_soon(transport.pause_reading)
             _in_background(self.pair.reach_node())
 
     def data_received(self, data):
