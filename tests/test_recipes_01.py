@@ -7,17 +7,15 @@ called "lock". What the account itself counted is the truth: an answer that was 
 import contextlib
 import random
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import cloudpickle
 import psycopg
 import pytest
 import redis
+from plans import eventually, reaches, side_by_side
 
-from labkit import Lab, LabError, check, recall
+from labkit import Lab, check, recall
 from labkit.check import VIOLATED
 
 pytest_plugins = ["told"]
@@ -87,35 +85,10 @@ def again(w, times, failures, job, *what, **how):
             job(w, *what, **how)
 
 
-def side_by_side(play, experiments) -> list:
-    """What `play` returns for each experiment, all played at the same time."""
-    experiments = list(experiments)
-    with ThreadPoolExecutor(len(experiments)) as pool:
-        return list(pool.map(play, experiments))
-
-
-def eventually(look, what: str, timeout_s: float = 20) -> None:
-    """Look each 40 ms, as many do so at once. The bound decides about failure only."""
-    deadline = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline, f"not so within {timeout_s} s: {what}"
-        threading.Event().wait(0.04)
-
-
 def over(client) -> None:
     """Wait until the lock that is there now is not there any more. Asserts nothing of how long that takes."""
     token = client.get("lock")
     eventually(lambda: token is None or client.get("lock") != token, "the lease is over")
-
-
-def reaches(worker, mark: str) -> bool:
-    """Lead it to this mark; False if it ended before."""
-    try:
-        worker.run_to(mark, timeout_s=30)
-    except LabError:
-        assert worker.state in ("done", "killed"), f"{worker} did not reach {mark!r}"
-        return False
-    return True
 
 
 def place(seed: int, kind: str) -> int:

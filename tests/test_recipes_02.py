@@ -11,7 +11,6 @@ import threading
 import time
 import types
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPConnection
 
@@ -21,8 +20,9 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import reaches, side_by_side
 
-from labkit import Lab, LabError, check, recall
+from labkit import Lab, check, recall
 from labkit.check import VIOLATED
 
 pytest_plugins = ["told"]
@@ -79,13 +79,6 @@ def again(w, times, failures, job, *what, **how):
             job(patient, *what, **how)
 
 
-def side_by_side(play, experiments) -> list:
-    """What `play` returns for each experiment, all played at the same time."""
-    experiments = list(experiments)
-    with ThreadPoolExecutor(len(experiments)) as pool:
-        return list(pool.map(lambda experiment: play(*experiment), experiments))
-
-
 def over(nodes, key: str) -> None:
     """Wait until no server shows the token that is there now: its time to live in one piece, as many wait at once."""
     for node in nodes:
@@ -94,16 +87,6 @@ def over(nodes, key: str) -> None:
             while token is not None and client.get(key) == token:
                 threading.Event().wait(max(0.02, left_ms / 1000 + 0.005))
                 left_ms = client.pttl(key)
-
-
-def reaches(worker, mark: str) -> bool:
-    """Lead it to this mark; False if it ended before."""
-    try:
-        worker.run_to(mark, timeout_s=60)
-    except LabError:
-        assert worker.state in ("done", "killed"), f"{worker} did not reach {mark!r}"
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +219,7 @@ def outcomes(lab, nodes, db) -> list[Outcome]:
     for first in range(0, len(experiments), 2 * AT_ONCE):
         now = experiments[first : first + 2 * AT_ONCE]
         with lab.run(f"plans from {now[0]}") as run:
-            ours = side_by_side(lambda seed, kind: play(lab, nodes, db, seed, kind), now)
+            ours = side_by_side(lambda pair: play(lab, nodes, db, *pair), now)
         for outcome in ours:
             outcome.order = check.token_order(run.timeline, outcome.key.replace("lock", "balance", 1))
         found += ours
@@ -300,7 +283,7 @@ def scene(lab, nodes, db, at: str, until: str, account, fault, mend, n: int = 10
         return (*(bool(answer and answer[0]) for answer in said), *sums(db, key))
 
     with lab.run(f"{account.__name__}: struck at {at}, B comes to {until}"):
-        return side_by_side(one, [(key,) for key in keys])
+        return side_by_side(one, keys)
 
 
 @pytest.fixture
@@ -350,7 +333,7 @@ def test_a_pause_before_the_last_look_at_the_clock_is_caught(lab, nodes, db):
         return a.join(60), sums(db, key), any(client.exists(key) for client in voters(nodes).clients)
 
     with lab.run("early pauses"):
-        assert set(side_by_side(one, [(f"lock:early:{i}",) for i in range(10)])) == {(None, (0, 0), False)}
+        assert set(side_by_side(one, [f"lock:early:{i}" for i in range(10)])) == {(None, (0, 0), False)}
 
 
 # -- servers that forget, many keys at once

@@ -8,7 +8,6 @@ import contextlib
 import random
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,8 +19,9 @@ import pytest
 import redis
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from plans import eventually, reaches, side_by_side
 
-from labkit import Lab, LabError, check, programs, recall
+from labkit import Lab, check, programs, recall
 from labkit.check import VIOLATED
 
 pytest_plugins = ["told"]
@@ -47,22 +47,6 @@ def again(w, *what, **how):
     for _ in range(TIMES):
         with contextlib.suppress(*FAILED):
             recipes.withdraw(w, *what, **how)
-
-
-def side_by_side(play, items) -> list:
-    """What `play` returns for each item, all played at the same time."""
-    with ThreadPoolExecutor(len(items)) as pool:
-        return list(pool.map(play, items))
-
-
-def reaches(worker, mark: str) -> bool:
-    """Lead it to this mark; False if it ended before."""
-    try:
-        worker.run_to(mark, timeout_s=60)
-    except LabError:
-        assert worker.state in ("done", "killed"), f"{worker} did not reach {mark!r}"
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -300,13 +284,6 @@ def standing(servers, kind, key: str) -> int:
         return len(client.get_children(f"/{key}"))
     finally:
         client.stop()
-
-
-def eventually(look, what: str, timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline, f"not so within {timeout_s} s: {what}"
-        threading.Event().wait(0.02)
 
 
 QUEUES = pytest.mark.parametrize("kind", [recipes.EtcdQueue, recipes.ZooQueue], ids=lambda kind: kind.__name__)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import cloudpickle
 import pytest
+from plans import reaches
 
-from labkit import Lab, LabError, check, programs, recall
+from labkit import Lab, check, programs, recall
 from labkit.check import VIOLATED
 from labkit.record import LAB, Event, Timeline
 
@@ -133,22 +134,11 @@ class Outcome:
         return f"{self.kind} under plan {self.seed} {plan(self.seed)}: {self.verdicts}, left {self.left}"
 
 
-def reaches(worker, step: Step) -> bool:
-    """Lead it to the nth message in its hands; False if it got fewer."""
-    try:
-        for _ in range(step.nth):
-            worker.run_to("works", timeout_s=60)
-    except LabError:
-        assert worker.state == "done", f"{worker} did not get so far"
-        return False
-    return True
-
-
 def play(lab, store, seed: int, kind: str, key: str) -> Outcome:
     step = plan(seed)
     workers = {who: lab.worker(f"{who} {key}", consumer, kind, store, key) for who in "AB"}
     me, other = workers[step.who], workers["AB".replace(step.who, "")]
-    struck = reaches(me, step)
+    struck = reaches(me, "works", step.nth)
     if struck:
         strike(lab, store, step.fault, me, other)
     for worker in workers.values():

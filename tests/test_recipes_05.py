@@ -9,8 +9,9 @@ import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans import reaches
 
-from labkit import Lab, LabError, check, recall
+from labkit import Lab, check, recall
 from labkit.check import VIOLATED
 from labkit.record import LAB, Timeline
 
@@ -121,26 +122,15 @@ class Outcome:
         return f"{self.kind} under plan {self.seed} {self.step}: {self.most}, {self.least}, {self.left} pending"
 
 
-def reaches(worker, nth: int) -> bool:
-    """Lead it to the start of its nth message; False if it ended before."""
-    try:
-        for _ in range(nth):
-            worker.run_to("works", timeout_s=60)
-    except LabError:
-        assert worker.state == "done", f"{worker} did not reach its work"
-        return False
-    return True
-
-
 def play(lab, store, r, seed: int, kind: str, key: str) -> Outcome:
     step, job = plan(seed), (consumer, kind, store, key, MESSAGES)
     me = lab.worker(f"{step.who} {key}", *job)
-    struck = reaches(me, step.nth)
+    struck = reaches(me, "works", step.nth)
     if struck and step.fault == "kill":
         lab.kill(me)
         if step.again:
             second = lab.worker(f"C {key}", *job)
-            if reaches(second, 1):
+            if reaches(second, "works"):
                 lab.kill(second)
     elif struck and step.fault == "freeze":
         lab.pause(me)

@@ -12,8 +12,9 @@ import pytest
 import redis
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plans import reaches
 
-from labkit import Lab, LabError, check, recall
+from labkit import Lab, check, recall
 from labkit.check import VIOLATED
 from labkit.record import LAB, Timeline
 
@@ -207,23 +208,12 @@ class Outcome:
         return f"{self.kind} under plan {self.seed} {plan(self.seed)}: {self.verdicts}, {self.left} left"
 
 
-def reaches(worker, step: Step) -> bool:
-    """Lead it to the nth such mark; False if it ended before."""
-    try:
-        for _ in range(step.nth):
-            worker.run_to(step.mark, timeout_s=60)
-    except LabError:
-        assert worker.state == "done", f"{worker} did not reach {step.mark!r}"
-        return False
-    return True
-
-
 def play(lab, store, seed: int, kind: str, place: int) -> Outcome:
     step, there = plan(seed), store.client(db=place, timeout_s=20)
     job = poller, place, store, KINDS[kind], 300
     workers = {who: lab.worker(f"{who}{place}", *job) for who in "AB"}
     me, other = workers[step.who], workers["AB".replace(step.who, "")]
-    struck = reaches(me, step)
+    struck = reaches(me, step.mark, step.nth)
     waiting = there.zcard("jobs")
     if struck:
         strike(lab, store, step.fault, me, other)
