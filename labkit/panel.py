@@ -81,6 +81,11 @@ class _Row:
         self.show(row)
 
     def show(self, row: buttons.Row) -> None:
+        """The buttons first: who reads the new state finds what can be pressed in it, also by Tab."""
+        for button in sorted(row.buttons, key=lambda b: not b.possible):
+            shown = self.buttons[button.words]
+            _put(shown, not button.possible, "disabled")
+            _put(shown.layout, "none" if button.hides and not button.possible else None, "display")
         details = html.escape("; ".join(row.details))
         if row.name:
             sign, colour = _LOOKS[row.state]
@@ -92,10 +97,6 @@ class _Row:
         else:
             told = f"<div>{details}</div>"
         _put(self.label, f"<div class='labkit-who' data-name='{html.escape(row.name)}'>{told}</div>")
-        for button in row.buttons:
-            shown = self.buttons[button.words]
-            _put(shown, not button.possible, "disabled")
-            _put(shown.layout, "none" if button.hides and not button.possible else None, "display")
 
 
 class Panel:
