@@ -1,6 +1,7 @@
 """The command line: python -m labkit setup | lab | run | doctor | league | clean."""
 
 import argparse
+import signal
 import sys
 
 from .errors import LabError
@@ -38,6 +39,7 @@ def _lab(args) -> int:
 def _run(args) -> int:
     from . import notebooks
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as with Ctrl-C: with its kernel
     return notebooks.run(args.notebook, args.driver, args.quick)
 
 

@@ -49,14 +49,14 @@ def gone(folder, pids) -> bool:
 class Kernel:
     """A script that runs in a process of its own, as a notebook's code does in its kernel.
 
-    It prints what the test wants to know, and waits for the test with input().
+    It prints what the test wants to know, and waits for the test with input(). course -- the folder of its labkit.
     """
 
-    def __init__(self, code: str, **environment: str):
+    def __init__(self, code: str, course: Path = ROOT, **environment: str):
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment},
+            cwd=course, env={**os.environ, "PYTHONPATH": str(course), "PYTHONUNBUFFERED": "1", **environment},
         )  # fmt: skip
         self.pid, self._unread = self.process.pid, b""
 
