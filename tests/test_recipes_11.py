@@ -303,6 +303,17 @@ def test_a_try_that_comes_through_is_confirmed_once(lab, servers, fresh):
     assert halves(*fresh) == (1, 1)
 
 
+def test_a_try_that_finds_nothing_left_keeps_nothing(lab, servers, fresh):
+    r, sql = fresh
+    r.set("stock", 0)
+    with lab.run("sold out"):
+        assert not lab.worker("A", recipes.try_and_confirm, *servers, "order 1").join()
+    recipes.sweep(r, sql)
+    assert halves(r, sql) == (ITEMS, 0) and sql.execute(
+        "SELECT count(*) FROM tries WHERE state = 'confirmed'"
+    ).fetchone() == (0,)
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["dies", "comes late"])
 def test_what_was_begun_and_not_confirmed_is_taken_back(lab, servers, fresh, late):
     with lab.run("a half order"):

@@ -47,8 +47,11 @@ LIST = (
     Listed("Redis: counted by a script", _REDIS, "01-locks", ("FencedLock",), making.on_redis, True),
     Listed("redis-py's Lock", _REDIS, _11, ("RedisPyLock",), making.on_redis),
     Listed("Redlock on five", servers.FIVE, "02-redlock-debate", ("Redlock",), making.on_many),
+    Listed("pottery's Redlock", servers.FIVE, "02-redlock-debate", ("PotteryLock",), making.on_many),
     Listed("etcd, three members", servers.ETCD, "03-consensus-locks", ("OneKeyLock",), making.Anew, True),
+    Listed("pyetcd's Lock", servers.ETCD, "03-consensus-locks", ("PyetcdLock",), making.Anew, True),
     Listed("ZooKeeper, three members", servers.ZOOKEEPER, "03-consensus-locks", ("ZooQueue",), making.Anew, True),
+    Listed("kazoo's Lock", servers.ZOOKEEPER, "03-consensus-locks", ("KazooLock",), making.Anew, True),
     Listed("PostgreSQL: advisory lock", servers.POSTGRES, _11, ("AdvisoryLock",), making.on_one),
     Listed("PostgreSQL: row lock", servers.BANK, _11, ("RowLock",), making.in_the_bank),
 )

@@ -102,7 +102,8 @@ class Etcd(Servers):
         return lab.etcd(3)
 
     def fresh(self, nodes):
-        nodes[0].client().delete("lock")
+        for key in ("lock", "/locks/lock"):  # ours, and the one that the client's own lock makes of this name
+            nodes[0].client().delete(key)
 
 
 class ZooKeeper(Servers):
