@@ -90,6 +90,14 @@ def _kernel() -> list[Finding]:
     return [
         Finding("linux", "pidfd", release, (ok := _has_pidfd()), vital=True, todo="" if ok else todo),
         Finding("linux", "subreaper", release, (ok := _has_subreaper()), vital=True, todo="" if ok else todo),
+        Finding(
+            "linux",
+            "setpriv",
+            (found := shutil.which("setpriv")) or "missing (starts every server)",
+            bool(found),
+            vital=True,
+            todo="" if found else "install util-linux",
+        ),
     ]
 
 

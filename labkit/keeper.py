@@ -14,6 +14,7 @@ import selectors
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -93,19 +94,17 @@ class Keeper:
         return {"pid": pid}
 
     def _do_server(self, ask, fds):
-        def become():
-            for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), log.fileno(), log.fileno())):
-                os.dup2(file, number)
-            os.chdir(ask["cwd"])
-            for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(ignored_by_python, signal.SIG_DFL)
-            os.execvpe(ask["argv"][0], ask["argv"], {**os.environ, **ask["env"]})
-
+        # Not a fork of this process, which would copy its tables of pages: setpriv makes the wish to die with it.
         with open(ask["log"], "ab") as log:
-            pid = self._fork(ask["name"], "server", become)  # not Popen: it waits for each exec before the next
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig=KILL", *ask["argv"]], cwd=ask["cwd"], env={**os.environ, **ask["env"]},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        process.returncode = 0  # it is reaped here, and Popen must not
+        self.children[process.pid] = {"name": ask["name"], "kind": "server"}
         if ask["warm"]:
             servers.of(ask["kind"])  # its client is loaded while it starts, and no worker has to
-        return {"pid": pid}
+        return {"pid": process.pid}
 
     def _do_signal(self, ask, fds):
         """Signal a child (`tree`: and all its descendants) and wait until it shows: stopped, running or gone."""

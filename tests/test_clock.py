@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -229,7 +230,8 @@ def test_who_has_no_clock_of_its_own_is_unsupported_and_who_does_not_run_cannot_
 def test_without_a_compiler_all_works_but_the_clock(tmp_path, monkeypatch):
     programs_here = tmp_path / "bin"
     programs_here.mkdir()
-    (programs_here / "redis-server").symlink_to(programs.find("redis-server").path)
+    for path in (programs.find("redis-server").path, shutil.which("setpriv")):
+        (programs_here / Path(path).name).symlink_to(path)
     monkeypatch.setenv("PATH", str(programs_here))
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     with Lab("bare") as lab:

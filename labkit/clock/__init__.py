@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 from .. import programs
@@ -21,10 +22,14 @@ _LAYOUT = struct.Struct("=Qqqqq")  # struct deviation in shim.c
 _VERSION = struct.Struct("=Q")
 
 
+@cache
+def _word() -> str:
+    return hashlib.sha256(_SOURCE.read_bytes() + platform.machine().encode()).hexdigest()[:12]
+
+
 def library() -> Path | None:
     """The compiled library, or None where there is no C compiler. Compiled once; safe for many labs at once."""
-    word = hashlib.sha256(_SOURCE.read_bytes() + platform.machine().encode()).hexdigest()[:12]
-    made = home() / f"clock-{word}.so"
+    made = home() / f"clock-{_word()}.so"
     if made.exists():
         return made
     compiler = programs.find("cc")
