@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import weakref
 
 from .notebooks import find
 
@@ -21,6 +22,7 @@ class Beside:
             ["setpriv", "--pdeathsig=TERM", *command],
             stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
         )  # fmt: skip
+        weakref.finalize(self, self._process.terminate)  # a cell that is run again starts another one
 
     def join(self, timeout_s: float = 300) -> str:
         """Wait until it ends, and say how that was: in one line, or in three when it failed or took too long."""

@@ -80,6 +80,13 @@ def test_one_that_takes_too_long_is_ended(kernel, tmp_path):
     eventually(lambda: gone(folder, pids), "all of it gone", 20)
 
 
+def test_one_that_is_given_up_for_another_is_ended(kernel, tmp_path):
+    k = kernel(STARTS + "input(); beside = None; input()", WITH_A_LAB + WAITS)
+    folder, pids = what_it_made(tmp_path / "home")
+    k.say()
+    eventually(lambda: gone(folder, pids), "all of it gone", 20)
+
+
 def test_it_ends_with_a_killed_caller(kernel, tmp_path):
     k = kernel(STARTS + "input()", WITH_A_LAB + WAITS)
     pid = int(k.line())
