@@ -345,9 +345,10 @@ def test_no_token_is_lost_or_made_while_callers_come_and_are_killed(lab, store, 
     r.set(key, tokens)
     with lab.run(f"callers and deaths: {name}"):
         team = [lab.worker(f"W{i}", caller, store, BUCKETS[name], key, 30) for i in range(6)]
-        for one in [one.start() for one in team][:2]:
-            lab.kill(one.run_to("read"))
-        admitted = sum(one.join(60) for one in team[2:])
+        doomed, rest = [one.run_to("read") for one in team[:2]], [one.start() for one in team[2:]]
+        for one in doomed:
+            lab.kill(one)
+        admitted = sum(one.join(60) for one in rest)
     by_the_killed = tokens - int(r.get(key)) - admitted
     assert admitted > 0 and 0 <= by_the_killed <= 60 and int(r.get(key)) >= 0
 
