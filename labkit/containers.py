@@ -28,8 +28,8 @@ from .errors import LabError
 from .processes import descendants, stop_all
 from .session import Session, this_machine
 
-FOLDER = "/lab"  # where a node's volume is, in its container
-_CLOCK = f"{FOLDER}/clock"
+_FOLDER = "/lab"  # where a node's volume is, in a container whose image has no place for it
+_CLOCK = "clock"
 _CLOCK_LIBRARY = "/opt/labkit/clock.so"
 _RANGE_VARIABLE, _RANGE = "LABKIT_NETWORKS", "10.200.0.0/13"
 _TRIES = 8
@@ -60,6 +60,7 @@ class Docker(Driver):
         self._addresses = iter(range(_FIRST_NODE, _FIRST_NODE + _NODES))
         self._ids: dict[str, str] = {}  # node -> its container, while it has one
         self._has_data: set[str] = set()
+        self._users: dict[str, dict[str, tuple[int, int]]] = {}  # image -> its users' names and numbers
         self._frozen_by_engine: set[str] = set()
         self._late_clocks: set[str] = set()  # of nodes so frozen: nothing can be written in them
 
@@ -150,29 +151,32 @@ class Docker(Driver):
             list(together.map(lambda node: self._launch_one(node, server, program, image), nodes))
 
     def _launch_one(self, node, server, program, image) -> None:
-        place = servers.Place(program, FOLDER, new=node.name not in self._has_data, contained=True)
+        folder = _folder(server)
+        place = servers.Place(program, folder, new=node.name not in self._has_data, contained=True)
         launch = server.launch(place, node)
         argv, env, files = launch.argv, dict(launch.env), {name: text.encode() for name, text in launch.files.items()}
         if launch.before:
             steps = [*map(shlex.join, launch.before), f"exec {shlex.join(argv)}"]
             argv = ["sh", "-c", " && ".join(steps)]
         if server.clock and image == _clock_image():
-            env |= {"LD_PRELOAD": _CLOCK_LIBRARY, "LABKIT_CLOCK": _CLOCK}
-            files[Path(_CLOCK).name] = self.clock(node).path.read_bytes()
+            env |= {"LD_PRELOAD": _CLOCK_LIBRARY, "LABKIT_CLOCK": f"{folder}/{_CLOCK}"}
+            if not (place.new and self.clock(node).right):  # the library makes the file of one that is right
+                files[_CLOCK] = self.clock(node).path.read_bytes()
         if not place.new:
             self._remove_container(node)
         name, engine = self._box(node), self._engine
         what = f"{node.name} could not be started"
         self._ids[node.name] = engine.ask(
             what, "create_container", image, name=name, entrypoint=argv[:1], command=argv[1:], environment=env,
-            user=server.user, working_dir=FOLDER, labels={**self._labels, **_NO_COMPOSE}, hostname=node.name,
+            user=server.user, working_dir=folder, labels={**self._labels, **_NO_COMPOSE}, hostname=node.name,
             networking_config=self._endpoint(node),
             host_config=self._limits(
-                server.memory_mb, mounts=[Mount(FOLDER, name, type="volume", labels=self._labels)]
+                server.memory_mb, mounts=[Mount(folder, name, type="volume", labels=self._labels)]
             ),
         )["Id"]  # fmt: skip
         self._has_data.add(node.name)
-        engine.ask(what, "put_archive", name, "/", _packed(files, *self._ids_of(name, server.user)))
+        if files or not server.folder:  # it takes a seventh of the start
+            engine.ask(what, "put_archive", name, "/", _packed(folder, files, *self._ids_of(name, image, server.user)))
         engine.ask(what, "start", name)
         node.pid = engine.ask(what, "inspect_container", name)["State"]["Pid"]
 
@@ -189,22 +193,24 @@ class Docker(Driver):
         at = ask("A network could not be described", "create_endpoint_config", ipv4_address=node.host)
         return ask("A network could not be described", "create_networking_config", {self._session.id: at})
 
-    def _ids_of(self, container: str, user: str) -> tuple[int, int]:
+    def _ids_of(self, container: str, image: str, user: str) -> tuple[int, int]:
         """(user id, group id) of a user, who may be a name that only the image knows."""
         if user[0].isdigit():
             uid, gid = user.split(":")
             return int(uid), int(gid)
-        pieces, _ = self._engine.ask("The image's users could not be read", "get_archive", container, "/etc/passwd")
-        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar, tar.extractfile("passwd") as table:
-            for line in table.read().decode().splitlines():
-                name, _, uid, gid, *_ = line.split(":")
-                if name == user:
-                    return int(uid), int(gid)
-        raise LabError(
-            f"The image of {container} knows no user {user!r}.",
-            "It is not the official one, nor made like it.",
-            "Name another image, or unset the variable that names this one.",
-        )
+        if image not in self._users:
+            what = "The image's users could not be read"
+            pieces, _ = self._engine.ask(what, "get_archive", container, "/etc/passwd")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar, tar.extractfile("passwd") as table:
+                rows = [line.split(":") for line in table.read().decode().splitlines()]
+                self._users[image] = {name: (int(uid), int(gid)) for name, _, uid, gid, *_ in rows}
+        if user not in self._users[image]:
+            raise LabError(
+                f"The image {image} knows no user {user!r}.",
+                "It is not the official one, nor made like it.",
+                "Name another image, or unset the variable that names this one.",
+            )
+        return self._users[image][user]
 
     def _lives(self, node) -> bool:
         return self._state(node).get("Running", False)
@@ -307,8 +313,8 @@ class Docker(Driver):
         if node.name in self._frozen_by_engine:
             self._late_clocks.add(node.name)
         elif node.state != "dead":
-            how = "printf '{}' | dd of={} bs=1 seek={} conv=notrunc"
-            steps = [how.format("".join(f"\\{byte:03o}" for byte in piece), _CLOCK, at) for at, piece in pieces]
+            how, file = "printf '{}' | dd of={} bs=1 seek={} conv=notrunc", f"{_folder(servers.of(node.kind))}/{_CLOCK}"
+            steps = [how.format("".join(f"\\{byte:03o}" for byte in piece), file, at) for at, piece in pieces]
             code, said = self._run_in(node, ["sh", "-c", " && ".join(steps)])
             if code:
                 raise LabError(
@@ -365,13 +371,17 @@ def _clock_image() -> str:
     return os.environ.get(row.clock_image_variable) or row.clock_image
 
 
-def _packed(files: dict[str, bytes], uid: int, gid: int) -> bytes:
+def _folder(server) -> str:
+    return server.folder or _FOLDER
+
+
+def _packed(folder: str, files: dict[str, bytes], uid: int, gid: int) -> bytes:
     """A tar archive of the folder with these files in it, all belonging to that user."""
     folders = {str(above) for name in files for above in Path(name).parents} | {"."}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name in [*sorted(folders), *files]:
-            entry = tarfile.TarInfo(os.path.normpath(f"{FOLDER[1:]}/{name}"))
+            entry = tarfile.TarInfo(os.path.normpath(f"{folder[1:]}/{name}"))
             entry.uid, entry.gid, entry.mtime = uid, gid, int(time.time())
             if name in folders:
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o755

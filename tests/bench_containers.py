@@ -37,14 +37,14 @@ def bare() -> float:
     """The same container as a lab's, on a volume and in a network of its own, as the SDK makes it, until it answers."""
     client, name, node = docker.DockerClient(address()), f"bench-{secrets.token_hex(4)}", Node(None, "bare", "redis")
     network = client.networks.create(name, internal=True)
-    command = ["redis-server", "--protected-mode", "no", "--save", "", "--dir", "/lab"]
+    command = ["redis-server", "--protected-mode", "no", "--save", "", "--dir", "/data"]
     made = []
 
     def start() -> None:
         made.append(
             client.containers.run(
                 image(), command, detach=True, name=name, network=name, mem_limit="256m", cap_drop=["ALL"],
-                security_opt=["no-new-privileges"], mounts=[Mount("/lab", name)],
+                security_opt=["no-new-privileges"], mounts=[Mount("/data", name)],
             )
         )  # fmt: skip
         made[0].reload()
@@ -63,6 +63,8 @@ def bare() -> float:
 
 
 def by_testcontainers() -> float:
+    """As it comes: with its reaper, which sees to what a lab's keeper does. TESTCONTAINERS_RYUK_DISABLED: without."""
+    from testcontainers.core.container import Reaper
     from testcontainers.redis import RedisContainer
 
     made = RedisContainer(image())
@@ -70,6 +72,7 @@ def by_testcontainers() -> float:
         return timed(made.start)
     finally:
         made.stop()
+        Reaper.delete_instance()
 
 
 def paused(by_engine: bool):

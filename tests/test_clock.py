@@ -58,6 +58,14 @@ def test_every_wall_clock_moves_and_the_monotonic_one_does_not(tmp_path):
     assert its.right and all(-2 < off < 60 for off in look(its))
 
 
+def test_a_file_that_is_missing_is_made_and_moves_the_clock_from_then_on(tmp_path):
+    its = clock.Clock(tmp_path / "clock")
+    its.path.unlink()
+    assert all(-2 < off < 60 for off in look(its)) and its.right
+    its.jump(3600)
+    assert all(3598 < off < 3660 for off in look(its)[:4])
+
+
 def test_a_process_without_a_file_keeps_the_true_time(tmp_path):
     its = clock.Clock(tmp_path / "clock")
     for path, text in (("missing", None), ("short", b"1234")):

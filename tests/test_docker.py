@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from docker.errors import APIError
@@ -16,7 +15,6 @@ from kernels import Kernel, alive, eventually, state
 
 from labkit import Lab, LabError, ServerDied, drivers, servers
 from labkit.clean import clean
-from labkit.containers import FOLDER
 from labkit.engine import LABEL, Engine, told
 
 
@@ -350,7 +348,3 @@ def test_what_the_engine_refuses_is_told_in_its_words():
     ):
         raise APIError("409 Conflict", explanation="the name is in use")
     assert "the name is in use" in three_lines(no)
-
-
-def test_where_files_lie_is_one_folder():
-    assert Path(FOLDER).parts == ("/", "lab")

@@ -1,8 +1,8 @@
 /* A wall clock that can be moved, for one process: preloaded, this answers clock_gettime, gettimeofday and time.
  *
  * How far it is off stands in a small file that the laboratory writes in place and that is mapped here, so a change
- * counts from the next look at the clock. Only CLOCK_REALTIME and its coarse twin move. CLOCK_MONOTONIC stays true,
- * as it does when somebody sets the clock of a real machine.
+ * counts from the next look at the clock. Where it is missing it is made, and the clock is right. Only CLOCK_REALTIME
+ * and its coarse twin move. CLOCK_MONOTONIC stays true, as it does when somebody sets the clock of a real machine.
  *
  * shown = true wall clock + jump_ns + drift_ns + (monotonic clock - since_ns) * extra_ppb / 10^9
  */
@@ -35,11 +35,13 @@ __attribute__((constructor)) static void prepare(void)
 {
     true_clock = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
     const char *path = getenv("LABKIT_CLOCK");
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    struct stat found;
+    int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644) : -1;
+    struct stat found = {0};
     if (file < 0)
         return;
-    if (fstat(file, &found) == 0 && found.st_size >= (off_t)sizeof *deviation) {
+    if (fstat(file, &found) == 0 && found.st_size == 0 && ftruncate(file, sizeof *deviation) == 0)
+        found.st_size = sizeof *deviation;
+    if (found.st_size >= (off_t)sizeof *deviation) {
         void *map = mmap(NULL, sizeof *deviation, PROT_READ, MAP_SHARED, file, 0);
         if (map != MAP_FAILED)
             deviation = map;

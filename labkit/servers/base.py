@@ -47,6 +47,7 @@ class Server:
     image_variable: str  # the environment variable that names another
     command: str  # its program in that image
     user = "1000:1000"  # who runs it there: a name of that image's own, or any number
+    folder: str | None = None  # that image's own for its data, which belongs to that user; None: one is made
     memory_mb = 256  # the most it may take in a container
     tree = False  # one node is several processes: signals go to all of them
     warm = True  # the keeper loads the client before it forks workers; not one that starts threads (grpc)

@@ -34,6 +34,7 @@ class Redis(Server):
     program = command = "redis-server"
     ports = {"main": 6379}
     image, image_variable = "redis:7.4.2", "REDIS_IMAGE"
+    user, folder = "redis", "/data"
     clock = True
     # The same, with the library of labkit/clock built in.
     clock_image, clock_image_variable = "labkit/redis-clock:7.4.2", "CLOCK_IMAGE"
