@@ -25,7 +25,7 @@ from labkit.session import scratch
 
 pytest_plugins = ["told"]
 
-MOST_CELL_S = 60
+MOST_CELL_S = 120
 MOST_QUICK_S = {"11-decisions": 90}  # of a whole notebook; 60 for the others
 MOST_FULL_S = 180
 MOST_CROWDED = 0.9

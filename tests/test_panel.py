@@ -106,7 +106,7 @@ def test_rows_come_and_go_with_the_workers(lab, shown):
         assert list(shown._rows) == ["A", "B", "redis-1"]
         assert shown._rows["redis-1"] is before  # a row that stays is the same widget: nothing flickers
     eventually(lambda: list(shown._rows) == ["redis-1"], "the workers are gone", 20)
-    assert "The run is over" in text(shown._events)
+    eventually(lambda: "The run is over" in text(shown._events), "and it says so", 20)
     lab.redis()
     eventually(lambda: list(shown._rows) == ["redis-1", "redis-2"], "another node has come", 20)
 

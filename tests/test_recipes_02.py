@@ -20,7 +20,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import reaches, side_by_side
+from plans import eventually, reaches, side_by_side
 
 from labkit import Lab, check, recall
 from labkit.check import VIOLATED
@@ -439,7 +439,8 @@ def test_an_acquisition_that_failed_is_given_back_where_its_answer_was_lost(node
         client.flushall()
     over = [AnswerLost(client) if i in lost else client for i, client in enumerate(clients)]
     assert not lock_class(over, "lock", LONG_MS).acquire()
-    assert [client.get("lock") for client in clients] == [None] * 5
+    # One that asks all at once leaves when three have answered: the other two may come later.
+    eventually(lambda: not any(client.exists("lock") for client in clients), "it is given back")
     assert lock_class([AnswerLost(clients[0]), *clients[1:]], "lock", LONG_MS).acquire()  # one lost answer is borne
 
 
