@@ -68,7 +68,7 @@ def test_a_notebook_runs(path, driver, home, kept, record_property):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2 * MOST_FULL_S + 300)
+@pytest.mark.timeout(4 * MOST_FULL_S + 300)
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 @pytest.mark.parametrize("path", papers.PATHS, ids=lambda path: path.stem)
 def test_a_notebook_runs_twice_in_one_kernel(path, quick, driver, home, tmp_path, record_property):
@@ -78,17 +78,19 @@ def test_a_notebook_runs_twice_in_one_kernel(path, quick, driver, home, tmp_path
 
 
 def in_time(nb: nbformat.NotebookNode, to: Path, most_s: float, tell) -> nbformat.NotebookNode:
-    """Run it within `most_s` of a machine that is free; a machine that others use too is given longer."""
+    """Run it, and tell what it took. It fails beyond twice `most_s`: less is the noise of a shared machine, which is
+    given longer, too, for as much as it is seen to be crowded.
+    """
     crowded_s = waited_s()
     nb = run(nb, to)
     took_s = nb.metadata.papermill.duration
     crowded = min((waited_s() - crowded_s) / took_s, MOST_CROWDED)
     slowest = max(papers.code_cells(nb), key=seconds)
-    line = f"{took_s:.0f} s, {crowded:.0%} of it crowded; its slowest cell {slowest.id} {seconds(slowest):.1f} s"
+    line = f"{took_s:.0f} s of {most_s}, {crowded:.0%} crowded; its slowest cell {slowest.id} {seconds(slowest):.1f} s"
     tell("told", f"{to.stem}: {line}")
     if lacking := executed.not_run_here(nb):
         tell("told", f"{to.stem}: not run here: {', '.join(lacking)}")
-    assert took_s <= most_s / (1 - crowded), line
+    assert took_s <= 2 * most_s / (1 - crowded), line
     return nb
 
 
